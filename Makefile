@@ -1,0 +1,45 @@
+# Two commands matter: `make paper` and `make test`. Both set everything up first.
+# `make` alone lists the targets.
+
+PYTHON ?= python3
+EXTRAS := dev
+BIN := .venv/bin
+STAMP := .venv/installed
+
+# The stamp holds the folder it was made in and is written last. Without it, or moved, or with an interpreter
+# that no longer starts, the environment is built anew; with it, a changed pyproject only adds to it.
+ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/python -c "" 2>/dev/null && echo sound),sound)
+$(shell rm -f $(STAMP))
+endif
+
+.PHONY: help install check format test test-all clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP)  ## build .venv (done by the others when needed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "internalize needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=...")'
+	@if [ -f $@ ]; then rm $@; else rm -rf .venv && $(PYTHON) -m venv .venv; fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip check --disable-pip-version-check
+	@printf '%s' '$(CURDIR)' > $@
+
+check: $(STAMP)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+format: $(STAMP)  ## rewrite in house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(STAMP)  ## the tests (under 10 minutes)
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP)  ## the tests with the slow ones
+	$(BIN)/python -m pytest -m ''
+
+clean:  ## remove what make made, but not your runs
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist site

@@ -1,0 +1,33 @@
+"""Random words by counter: word i of a seed is the same whoever asks, in whatever portions.
+
+Philox-4x64 maps (key, counter) to four words. The key is (seed, stream), so streams of one seed and seeds
+of one stream are independent; the counter is the word's number. NumPy keeps this stream fixed across versions.
+"""
+
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from internalize.errors import InputError
+
+Stream = Literal["secret", "train", "validation", "test"]
+
+# A stream's number is part of every result ever drawn from it: append, never renumber.
+_STREAMS: Final[dict[Stream, int]] = {"secret": 0, "train": 1, "validation": 2, "test": 3}
+_WORDS_PER_COUNTER: Final = 4
+MAX_SEED: Final = 2**63 - 1
+
+
+def check_seed(seed: int) -> int:
+    """Return ``seed`` if the generator can take it."""
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed={seed} is outside 0 … 2^63 − 1 (it is one word of the generator's key)")
+    return seed
+
+
+def words(seed: int, stream: Stream, start: int, count: int) -> NDArray[np.uint64]:
+    """Words ``start`` … ``start + count − 1`` of a stream of ``seed``."""
+    key = np.array([check_seed(seed), _STREAMS[stream]], dtype=np.uint64)
+    block, skip = divmod(start, _WORDS_PER_COUNTER)
+    return np.random.Philox(key=key, counter=block).random_raw(skip + count)[skip:]

@@ -1,0 +1,117 @@
+"""The paper's idea, once: which steps of a chain of thought are hidden at each stage, and which are supervised.
+
+Pure: integers in, integers out, for parity and for text alike. Nothing else in the package decides removal.
+
+| name       | meaning                                                              | where        |
+| ---------- | -------------------------------------------------------------------- | ------------ |
+| chain      | the steps and, last, the answer: ``length`` elements, 0 … length − 1 | section 3.1  |
+| step       | an element of the chain that is not the answer                       |              |
+| hidden     | steps replaced by padding (or deleted) in the input                  | section 3.1  |
+| supervised | elements on which the loss is taken: all that are not hidden         | Eq. (loss-t) |
+| level      | height of a step in the tree or graph of its dependencies, h[m]      | section 2.1  |
+
+For parity the chain is the k − 1 internal nodes, bottom to top, and the answer is the root.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from internalize.errors import InputError
+
+Method = Literal["none", "cot", "icot", "log-icot"]
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage hides and supervises, as sorted element numbers of a chain of ``length`` elements."""
+
+    length: int
+    hidden: tuple[int, ...]
+
+    @property
+    def supervised(self) -> tuple[int, ...]:
+        """The elements that carry loss: every one that is not hidden, the answer always among them."""
+        hidden = frozenset(self.hidden)
+        return tuple(element for element in range(self.length) if element not in hidden)
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """A way to take the chain of thought away.
+
+    - ``none``: no chain at all. One stage, everything hidden but the answer.
+    - ``cot``: the whole chain. One stage, nothing hidden.
+    - ``icot``: from the front, ``chunk`` steps at a time (1 is the standard curriculum, one stage for each
+      element of the chain), or at the given ``boundaries``: numbers of hidden steps after the first stage,
+      which hides none. Boundaries beyond a short chain's end fall on its end.
+    - ``log-icot``: whole levels from the bottom where levels are known; else half of what remains, rounded up.
+
+    Every method but ``cot`` ends with all steps hidden, and hidden sets only grow.
+    """
+
+    method: Method = "log-icot"
+    chunk: int = 1
+    boundaries: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"curriculum {self.method!r} is not one of {', '.join(METHODS)}")
+        if self.chunk < 1:
+            raise InputError(f"chunk={self.chunk} must be at least 1 (a stage of icot removes something)")
+        if (self.chunk != 1 or self.boundaries) and self.method != "icot":
+            raise InputError(f"chunk and boundaries belong to icot; {self.method} has its own removal")
+        if self.chunk != 1 and self.boundaries:
+            raise InputError(f"give chunk={self.chunk} or boundaries={self.boundaries}, not both")
+        if any(b <= a for a, b in zip((0, *self.boundaries), self.boundaries, strict=False)):
+            raise InputError(f"boundaries={self.boundaries} must be positive and strictly increasing")
+
+    def stages(self, length: int, levels: Sequence[int] | None = None) -> tuple[Stage, ...]:
+        """The stages for a chain of ``length`` elements whose steps have ``levels``, if levels are known.
+
+        Args:
+            length: the number of elements, the answer included.
+            levels: one number for each step (not for the answer); only ``log-icot`` looks at them.
+        """
+        if length < 1:
+            raise InputError(f"a chain of {length} elements has no answer; it needs at least 1")
+        if levels is not None and len(levels) != length - 1:
+            raise InputError(
+                f"{len(levels)} levels for a chain of {length} elements; it has {length - 1} steps, "
+                "and the answer takes no level"
+            )
+        steps = length - 1
+        hidden: Iterable[Sequence[int]]
+        match self.method:
+            case "none":
+                hidden = [range(steps)]
+            case "cot":
+                hidden = [range(0)]
+            case "icot":
+                hidden = _prefixes(self.boundaries or range(self.chunk, steps, self.chunk), steps)
+            case "log-icot":
+                hidden = _prefixes(_halvings(length), steps) if levels is None else _whole_levels(levels)
+        return tuple(Stage(length, tuple(h)) for h in hidden)
+
+
+def _prefixes(boundaries: Iterable[int], steps: int) -> Iterator[range]:
+    """Nothing, then the first b steps for every boundary b inside the chain, then all steps."""
+    for boundary in sorted({0, *(b for b in boundaries if b < steps), steps}):
+        yield range(boundary)
+
+
+def _halvings(remaining: int) -> Iterator[int]:
+    """How many are hidden when ⌈r/2⌉ of the r elements that remain go at a time: 15 → 8, 12, 14."""
+    hidden = 0
+    while remaining > 1:
+        hidden += (remaining + 1) // 2
+        remaining //= 2
+        yield hidden
+
+
+def _whole_levels(levels: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Nothing, then every step up to the lowest level, the two lowest, …, all."""
+    yield range(0)
+    for top in sorted(set(levels)):
+        yield [step for step, level in enumerate(levels) if level <= top]

@@ -1,0 +1,41 @@
+"""The paper's world: k-parity, the model of Definition 3 three times, the curricula's stages on it."""
+
+from internalize.parity.cot import CoTTransformer
+from internalize.parity.data import add_trace, draw_bits, inference_input, pad, stage_input
+from internalize.parity.gates import named_gates, paper_gates
+from internalize.parity.link import COSINE, QUARTIC, Link, add_link, get_link, link_faults
+from internalize.parity.literal import LiteralTransformer
+from internalize.parity.loss import stage_loss
+from internalize.parity.mask import causal_mask, level_mask, masked_softmax, named_mask
+from internalize.parity.stages import ParityStage, parity_stages
+from internalize.parity.transformer import BlockTransformer, LevelTransformer
+from internalize.parity.tree import Levels, ParityTree
+
+__all__ = [
+    "COSINE",
+    "QUARTIC",
+    "BlockTransformer",
+    "CoTTransformer",
+    "LevelTransformer",
+    "Levels",
+    "Link",
+    "LiteralTransformer",
+    "ParityStage",
+    "ParityTree",
+    "add_link",
+    "add_trace",
+    "causal_mask",
+    "draw_bits",
+    "get_link",
+    "inference_input",
+    "level_mask",
+    "link_faults",
+    "masked_softmax",
+    "named_gates",
+    "named_mask",
+    "pad",
+    "paper_gates",
+    "parity_stages",
+    "stage_input",
+    "stage_loss",
+]

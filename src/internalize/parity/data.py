@@ -1,0 +1,69 @@
+r"""Bits, traces and the padded inputs of the stages.
+
+| name            | paper      | meaning                                            | where       |
+| --------------- | ---------- | -------------------------------------------------- | ----------- |
+| bits            | b ∈ {±1}^n | uniform input bits, one row a sample               | section 2.1 |
+| sequence        | b ∈ {±1}^T | the bits, then the k − 1 node values               | section 3.1 |
+| stage_input     | D          | the sequence with the hidden positions padded by 0 | section 3.1 |
+| inference_input | D_test     | the bits, then k − 1 zeros                         | section 3.1 |
+
+Sample i of a seed is the same bits whatever the batch, the chunk or the number of processes: it owns its words of a
+counter-based stream.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from internalize.counter import Stream, words
+from internalize.parity.stages import ParityStage
+from internalize.parity.tree import ParityTree
+
+_WORD_BITS = 64
+
+
+def packed_bits(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> NDArray[np.uint8]:
+    """Samples ``start`` … ``start + count − 1``, 8 bits a byte, low bit first; a sample fills whole 64-bit words."""
+    row = -(-n // _WORD_BITS)
+    drawn = words(seed, stream, start * row, count * row)
+    return drawn.astype("<u8").view(np.uint8).reshape(count, row * 8)
+
+
+def draw_bits(
+    n: int, seed: int, start: int, count: int, stream: Stream = "train", dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "B n"]:
+    """The same samples as ±1, one row each: a drawn 0 is +1, a drawn 1 is −1."""
+    drawn = np.unpackbits(packed_bits(n, seed, start, count, stream), axis=1, count=n, bitorder="little")
+    return 1 - 2 * torch.from_numpy(drawn).to(dtype)  # pyright: ignore[reportUnknownMemberType]
+
+
+def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tensor, "*runs B T"]:
+    """The sequence: the bits and, behind them, every node's value b_m = b_{c_1[m]} · b_{c_2[m]}."""
+    sequence = bits.new_empty((*bits.shape[:-1], tree.T))
+    sequence[..., : tree.n] = bits
+    for layer in range(tree.L):
+        nodes = tree.levels.nodes(layer + 1)
+        left, right = zip(*tree.layer_children(layer), strict=True)
+        sequence[..., nodes.start : nodes.stop] = sequence[..., left] * sequence[..., right]
+    return sequence
+
+
+def pad(sequence: Float[Tensor, "*runs B T"], hidden: Sequence[int]) -> Float[Tensor, "*runs B T"]:
+    """A copy with the hidden positions 0."""
+    padded = sequence.clone()
+    padded[..., list(hidden)] = 0
+    return padded
+
+
+def stage_input(sequence: Float[Tensor, "*runs B T"], stage: ParityStage) -> Float[Tensor, "*runs B T"]:
+    """The input of a stage: the sequence with the stage's hidden positions padded."""
+    return pad(sequence, stage.hidden)
+
+
+def inference_input(bits: Float[Tensor, "*runs B n"], T: int) -> Float[Tensor, "*runs B T"]:
+    """The inference input: the bits, and no chain of thought at all (the paper's stage L still shows the root)."""
+    return torch.nn.functional.pad(bits, (0, T - bits.shape[-1]))

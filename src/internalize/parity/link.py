@@ -1,0 +1,99 @@
+r"""The link function φ that stands in for an MLP: it turns the mean of two bits into their product.
+
+| name       | paper | meaning                                           | where        |
+| ---------- | ----- | ------------------------------------------------- | ------------ |
+| phi, slope | φ, φ′ | the function and its derivative on [−1, 1]        | Definition 2 |
+| c          | c     | curvature at 0: \(\phi(t) = -1 + c t^2 + O(t^4)\) | Definition 2 |
+
+Two are built in. A user adds one with :func:`add_link`, which checks it against the definition first.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from internalize.errors import InputError
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link function, its derivative and its curvature at 0."""
+
+    name: str
+    phi: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    c: float
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """φ(t), entry by entry."""
+        return self.phi(t)
+
+
+COSINE = Link(
+    name="cosine",
+    phi=lambda t: -torch.cos(torch.pi * t),
+    slope=lambda t: torch.pi * torch.sin(torch.pi * t),
+    c=math.pi**2 / 2,
+)
+"""φ(t) = −cos(πt): the paper's experiment (appendix, "Link function")."""
+
+QUARTIC = Link(
+    name="quartic",
+    phi=lambda t: -1 + 4 * t**2 - 2 * t**4,
+    slope=lambda t: 8 * t - 8 * t**3,
+    c=4.0,
+)
+"""φ(t) = −1 + 4t² − 2t⁴: the polynomial of least degree that meets Definition 2."""
+
+_links = {link.name: link for link in (COSINE, QUARTIC)}
+
+
+def get_link(name: str) -> Link:
+    """The link function of that name."""
+    if name not in _links:
+        raise InputError(f"link {name!r} is not one of {', '.join(sorted(_links))}; add_link adds one")
+    return _links[name]
+
+
+def add_link(link: Link) -> Link:
+    """Make a link available by name, after checking that it meets Definition 2."""
+    faults = link_faults(link)
+    if faults:
+        raise InputError(f"{link.name!r} is not a link function (Definition 2): {'; '.join(faults)}")
+    if _links.get(link.name, link) != link:
+        raise InputError(f"there is a link {link.name!r} already; choose another name")
+    _links[link.name] = link
+    return link
+
+
+def link_faults(link: Link, tolerance: float = 1e-9) -> list[str]:
+    """The conditions of Definition 2 that ``link`` breaks, each in words with the value found; none if it is sound.
+
+    Checked in float64 on a grid of [−1, 1]; the curvature from the grid's finest step about 0.
+    """
+    t = torch.linspace(-1, 1, 4001, dtype=torch.float64, requires_grad=True)
+    phi = link.phi(t)
+    (autograd,) = torch.autograd.grad(phi.sum(), t)
+    phi, slope = phi.detach(), link.slope(t.detach())
+    h = 1e-3
+    curvature = float((link.phi(torch.tensor(h, dtype=torch.float64)) + 1) / h**2)
+
+    found = {
+        "φ(0) = −1": (float(phi[2000]), -1.0, tolerance),
+        "φ(1) = 1": (float(phi[-1]), 1.0, tolerance),
+        "φ(−t) = φ(t), largest difference": (float((phi - phi.flip(0)).abs().max()), 0.0, tolerance),
+        "φ′(0) = 0": (float(slope[2000]), 0.0, tolerance),
+        "φ′(1) = 0": (float(slope[-1]), 0.0, tolerance),
+        "φ′ is the derivative, largest difference": (float((slope - autograd).abs().max()), 0.0, tolerance),
+        "|φ| ≤ 1, largest excess": (max(float(phi.abs().max()) - 1, 0.0), 0.0, tolerance),
+        "c is the curvature at 0": (curvature, link.c, 1e-4 * max(1.0, abs(link.c))),
+    }
+    faults = [
+        f"{condition}: found {value:.6g}"
+        for condition, (value, wanted, slack) in found.items()
+        if not abs(value - wanted) <= slack  # so that NaN is a fault
+    ]
+    return faults if link.c > 0 else [*faults, f"c > 0: found {link.c:.6g}"]

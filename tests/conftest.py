@@ -1,0 +1,27 @@
+"""Shared by all tests: shapes are checked at run time, hypothesis has no deadline, two threads."""
+
+import os
+
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# Before the first import of the package: where there are tensors, every shape and dtype is checked on every call.
+TENSOR_MODULES = ["cot", "data", "gates", "literal", "loss", "mask", "transformer"]
+install_import_hook([f"internalize.parity.{name}" for name in TENSOR_MODULES], "beartype.beartype")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+settings.register_profile("internalize", deadline=None, derandomize=True)
+settings.load_profile("internalize")
+torch.set_num_threads(2)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Under INTERNALIZE_REQUIRE_ALL a skipped test is a failed one: nothing may be missing there."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("INTERNALIZE_REQUIRE_ALL") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but INTERNALIZE_REQUIRE_ALL=1 requires every part: {report.longrepr}"

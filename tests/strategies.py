@@ -1,0 +1,18 @@
+"""What hypothesis draws: small parity problems."""
+
+from hypothesis import strategies as st
+
+from internalize.parity import ParityTree
+
+
+@st.composite
+def trees(draw: st.DrawFn, max_k: int = 8, spare: int = 4) -> ParityTree:
+    """A tree over k = 2 … max_k of at most k + spare bits, its pairing in order or not."""
+    k = draw(st.sampled_from([2**i for i in range(1, max_k.bit_length())]))
+    n = draw(st.integers(k, k + spare))
+    secret = draw(st.permutations(range(n)))[:k]
+    pairing = tuple(secret) if draw(st.booleans()) else ()
+    return ParityTree(n, tuple(sorted(secret)), pairing)
+
+
+seeds = st.integers(0, 2**63 - 1)

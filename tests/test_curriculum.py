@@ -1,0 +1,110 @@
+"""curriculum.py: what each stage hides, for every method and every chain length."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from internalize import METHODS, Curriculum, InputError
+
+lengths = st.integers(1, 200)
+levels_of_steps = st.lists(st.integers(-3, 9), max_size=60)
+
+
+def counts(curriculum: Curriculum, length: int, levels: list[int] | None = None) -> list[int]:
+    return [len(stage.hidden) for stage in curriculum.stages(length, levels)]
+
+
+def tree_levels(k: int) -> list[int]:
+    """Levels of the k − 2 steps of k-parity's chain: k/2 nodes of level 1, k/4 of level 2, …, 2 below the root."""
+    return [level for level in range(1, k.bit_length() - 1) for _ in range(k >> level)]
+
+
+@pytest.mark.parametrize("k", [2**i for i in range(1, 11)])
+def test_complete_tree(k: int):
+    """log2 k stages by levels, the same by halving, k − 1 for icot, and icot at the levels' ends is log-icot."""
+    by_levels = Curriculum("log-icot").stages(k - 1, tree_levels(k))
+    assert len(by_levels) == k.bit_length() - 1
+    assert Curriculum("log-icot").stages(k - 1) == by_levels
+    assert len(Curriculum("icot").stages(k - 1)) == k - 1
+    ends = tuple(len(stage.hidden) for stage in by_levels[1:])
+    assert Curriculum("icot", boundaries=ends).stages(k - 1) == by_levels
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "length", "hidden"),
+    [
+        (Curriculum("log-icot"), 15, [0, 8, 12, 14]),
+        (Curriculum("log-icot"), 47, [0, 24, 36, 42, 45, 46]),
+        (Curriculum("log-icot"), 2, [0, 1]),
+        (Curriculum("icot"), 5, [0, 1, 2, 3, 4]),
+        (Curriculum("icot", chunk=3), 8, [0, 3, 6, 7]),
+        (Curriculum("icot", chunk=7), 8, [0, 7]),
+        (Curriculum("icot", chunk=100), 8, [0, 7]),
+        (Curriculum("icot", boundaries=(2, 3)), 8, [0, 2, 3, 7]),
+        (Curriculum("icot", boundaries=(2, 9, 20)), 8, [0, 2, 7]),
+        (Curriculum("none"), 8, [7]),
+        (Curriculum("cot"), 8, [0]),
+    ],
+)
+def test_golden_counts(curriculum: Curriculum, length: int, hidden: list[int]):
+    """The contract's own examples, and each option of icot once."""
+    assert counts(curriculum, length) == hidden
+
+
+def test_levels_need_not_be_in_order():
+    """Levels of a dependency graph: the lowest goes first wherever its steps stand."""
+    hidden = [stage.hidden for stage in Curriculum("log-icot").stages(5, [2, 1, 7, 1])]
+    assert hidden == [(), (1, 3), (0, 1, 3), (0, 1, 2, 3)]
+
+
+@given(st.sampled_from(METHODS), lengths)
+def test_single_answer_and_up(method: str, length: int):
+    """Every chain length from 1 up: hidden sets only grow, and the answer is shown and supervised throughout."""
+    check_invariants(Curriculum(method).stages(length), length, ends_hidden=method != "cot")  # type: ignore[arg-type]
+
+
+@given(levels_of_steps)
+def test_any_levels(levels: list[int]):
+    stages = Curriculum("log-icot").stages(len(levels) + 1, levels)
+    check_invariants(stages, len(levels) + 1, ends_hidden=True)
+    assert len(stages) == len(set(levels)) + 1
+
+
+@given(lengths, st.integers(1, 250), st.sets(st.integers(1, 300), min_size=1))
+def test_any_chunk_and_boundaries(length: int, chunk: int, boundaries: set[int]):
+    check_invariants(Curriculum("icot", chunk=chunk).stages(length), length, ends_hidden=True)
+    given_ends = Curriculum("icot", boundaries=tuple(sorted(boundaries)))
+    check_invariants(given_ends.stages(length), length, ends_hidden=True)
+
+
+def check_invariants(stages: tuple, length: int, *, ends_hidden: bool):
+    answer = length - 1
+    for stage in stages:
+        assert answer not in stage.hidden
+        assert answer in stage.supervised
+        assert sorted((*stage.hidden, *stage.supervised)) == list(range(length))
+        assert list(stage.hidden) == sorted(stage.hidden)
+    for before, after in pairwise(stages):
+        assert set(before.hidden) < set(after.hidden)
+    assert (len(stages[-1].hidden) == answer) == (ends_hidden or length == 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Curriculum("linear"), "'linear' is not one of none, cot, icot, log-icot"),  # type: ignore[arg-type]
+        (lambda: Curriculum("icot", chunk=0), "chunk=0"),
+        (lambda: Curriculum("cot", chunk=2), "belong to icot"),
+        (lambda: Curriculum("log-icot", boundaries=(3,)), "belong to icot"),
+        (lambda: Curriculum("icot", chunk=2, boundaries=(3,)), "not both"),
+        (lambda: Curriculum("icot", boundaries=(3, 3)), "strictly increasing"),
+        (lambda: Curriculum("icot", boundaries=(0, 3)), "positive"),
+        (lambda: Curriculum().stages(0), "chain of 0 elements"),
+        (lambda: Curriculum().stages(4, [1, 1, 2, 3]), "4 levels for a chain of 4"),
+    ],
+)
+def test_mistakes_are_named(make, words: str):
+    with pytest.raises(InputError, match=words):
+        make()

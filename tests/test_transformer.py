@@ -1,0 +1,320 @@
+"""The model three times: literal, block and level form are one function, with one gradient."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from internalize import Curriculum, InputError
+from internalize.parity import (
+    COSINE,
+    QUARTIC,
+    BlockTransformer,
+    CoTTransformer,
+    Levels,
+    LevelTransformer,
+    Link,
+    LiteralTransformer,
+    ParityTree,
+    add_trace,
+    causal_mask,
+    draw_bits,
+    inference_input,
+    level_mask,
+    named_gates,
+    named_mask,
+    parity_stages,
+    stage_input,
+    stage_loss,
+)
+from tests.strategies import seeds, trees
+
+links = st.sampled_from([COSINE, QUARTIC])
+methods = st.sampled_from(["none", "cot", "icot", "log-icot"])
+close = {"rtol": 0, "atol": 1e-12}
+
+
+def random_level_model(tree: ParityTree, link: Link, seed: int, scale: float = 2.0) -> LevelTransformer:
+    model = LevelTransformer(tree.n, tree.k, link, dtype=torch.float64)
+    randomise(model, seed, scale)
+    return model
+
+
+def randomise(model: torch.nn.Module, seed: int, scale: float = 2.0) -> None:
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    for W in model.parameters():
+        torch.nn.init.normal_(W, std=scale, generator=generator)
+
+
+def full_weights(model: LevelTransformer) -> list[Tensor]:
+    """Leaves of the literal model: the level form's weights in T × T matrices."""
+    return [W.detach().requires_grad_() for W in model.full_weights()]
+
+
+def sample(tree: ParityTree, seed: int, count: int = 5) -> Tensor:
+    return add_trace(tree, draw_bits(tree.n, seed, 0, count, dtype=torch.float64))
+
+
+@settings(max_examples=40)
+@given(trees(), links, methods, seeds)
+def test_three_forms_agree(tree: ParityTree, link: Link, method, seed: int):
+    """Outputs at every stage and gradients of every layer, to 1e-12, with random weights."""
+    level = random_level_model(tree, link, seed)
+    block = BlockTransformer(tree.n, tree.k, link=link, dtype=torch.float64)
+    reference = LiteralTransformer(tree.levels, link)
+    sequence = sample(tree, seed)
+    with torch.no_grad():
+        for W, full in zip(block.W, level.full_weights(), strict=True):
+            W.copy_(full)
+
+    for stage in parity_stages(tree.levels, Curriculum(method)):
+        D = stage_input(sequence, stage)
+        W = full_weights(level)
+        expected = reference(W, D, stage.layers)
+        torch.testing.assert_close(level(D, stage.layers), expected, **close)
+        torch.testing.assert_close(block(D, stage.layers), expected, **close)
+
+        stage_loss(expected, sequence, stage).backward()
+        for model in (level, block):
+            model.zero_grad()
+            stage_loss(model(D, stage.layers), sequence, stage).backward()
+        for layer in range(tree.L):
+            nodes, keys = tree.levels.nodes(layer + 1), tree.levels.level_end[layer]
+            full, level_grad, block_grad = W[layer].grad, level.W[layer].grad, block.W[layer].grad
+            assert full is not None
+            assert full.isfinite().all()
+            columns = full[:keys, nodes.start : nodes.stop]
+            if layer >= stage.layers:  # layers above the readout get no gradient at all: None, not zero
+                assert level_grad is None
+                assert block_grad is None
+                assert not full.any()
+            else:
+                torch.testing.assert_close(level_grad, columns, **close)
+                torch.testing.assert_close(block_grad, full, **close)
+                assert full.abs().sum() - columns.abs().sum() <= 1e-12  # nothing outside the level's block
+
+
+@settings(max_examples=25)
+@given(
+    trees(max_k=4),
+    links,
+    st.sampled_from(["level", "causal"]),
+    st.sampled_from(["paper", "ones", "cot", "drawn"]),
+    seeds,
+)
+def test_block_form_is_literal_for_any_mask_and_gates(tree: ParityTree, link: Link, mask, gates, seed: int):
+    visible = level_mask(tree.levels) if mask == "level" else causal_mask(tree.levels)
+    drawn = torch.rand(tree.L, tree.T, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    g = drawn if gates == "drawn" else named_gates(gates, tree.levels)
+    block = BlockTransformer(tree.n, tree.k, mask, drawn if gates == "drawn" else gates, link, dtype=torch.float64)
+    randomise(block, seed)
+    reference = LiteralTransformer(tree.levels, link, visible, g)
+    D = inference_input(draw_bits(tree.n, seed, 0, 4, dtype=torch.float64), tree.T)
+    W = [p.detach().clone().requires_grad_() for p in block.W]
+    for layers in range(1, tree.L + 1):
+        expected = reference(W, D, layers)
+        output = block(D, layers)
+        torch.testing.assert_close(output, expected, **close)
+        assert output.isfinite().all()
+    reference(W, D, tree.L).square().sum().backward()
+    block(D).square().sum().backward()
+    for p, w in zip(block.W, W, strict=True):
+        torch.testing.assert_close(p.grad, w.grad, **close)
+
+
+def test_short_training_run_of_the_literal_model():
+    """Gradient descent through the stages, literal against level: the same weights after every step."""
+    tree = ParityTree.draw(7, 4, seed=3)
+    level = LevelTransformer(tree.n, tree.k, dtype=torch.float64)
+    reference = LiteralTransformer(tree.levels)
+    W = full_weights(level)
+    for t, stage in enumerate(parity_stages(tree.levels, Curriculum("log-icot"))):
+        for step in range(6):
+            sequence = add_trace(tree, draw_bits(tree.n, 0, (6 * t + step) * 16, 16, dtype=torch.float64))
+            D = stage_input(sequence, stage)
+            for w in W:
+                w.grad = None
+            level.zero_grad()
+            stage_loss(reference(W, D, stage.layers), sequence, stage).backward()
+            stage_loss(level(D, stage.layers), sequence, stage).backward()
+            with torch.no_grad():
+                for w in (*W, *level.W):
+                    if w.grad is not None:
+                        w -= 5.0 * w.grad
+            for w, full in zip(W, level.full_weights(), strict=True):
+                torch.testing.assert_close(w, full, **close)
+    assert level.W[1].abs().max() > 0.1  # both stages moved something
+
+
+@given(trees(), links, st.integers(1, 3), seeds)
+def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int):
+    """A leading dimension of runs computes what each run computes alone, with shared data and with its own."""
+    together = LevelTransformer(tree.n, tree.k, link, runs=(runs,), dtype=torch.float64)
+    randomise(together, seed)
+    own = torch.stack([sample(tree, run) for run in range(runs)])
+    for data in (own, own[0]):
+        output = together(data)
+        assert output.shape == own.shape
+        for run in range(runs):
+            alone = LevelTransformer(tree.n, tree.k, link, dtype=torch.float64)
+            with torch.no_grad():
+                for W, stacked in zip(alone.W, together.W, strict=True):
+                    W.copy_(stacked[run])
+            torch.testing.assert_close(output[run], alone(data[run] if data is own else data), **close)
+
+
+@settings(max_examples=30)
+@given(trees(), links, methods, seeds)
+def test_lemma_gated_connection_propagation(tree: ParityTree, link: Link, method, seed: int):
+    """On the literal stream: block ℓ+1 after layer ℓ is the embedding before the writing layer, φ(ẑ) from it on."""
+    model = random_level_model(tree, link, seed)
+    reference = LiteralTransformer(tree.levels, link)
+    for stage in parity_stages(tree.levels, Curriculum(method)):
+        D = stage_input(sample(tree, seed, 3), stage)
+        streams = reference.streams(full_weights(model), D)
+        states = [X[tree.T + 3 * layer : tree.T + 3 * (layer + 1)] for layer, X in enumerate(streams)]
+        for beta in range(tree.T):
+            written_at = tree.levels.level_of(beta)
+            for layer, state in enumerate(states):
+                if written_at == 0 or layer < written_at:
+                    torch.testing.assert_close(state[:, beta], D[:, beta], **close)
+                else:
+                    keys = tree.levels.level_end[written_at - 1]
+                    z = states[written_at - 1][:, :keys] @ model.attention_of(beta)
+                    torch.testing.assert_close(state[:, beta], link(z), **close)
+
+
+@settings(max_examples=10)
+@given(trees(max_k=4, spare=2), links, seeds)
+def test_corollary_frozen_derivative(tree: ParityTree, link: Link, seed: int):
+    """On the literal stream: ∂x^(ℓ)_{β,[ℓ+1]}/∂w^(ℓ′) is 0 unless β is written by a layer from ℓ′ up to ℓ; then it is
+    the derivative at the writing layer.
+    """
+    model = random_level_model(tree, link, seed)
+    reference = LiteralTransformer(tree.levels, link)
+    D = inference_input(draw_bits(tree.n, seed, 0, 2, dtype=torch.float64), tree.T)
+    W = full_weights(model)
+    states = [X[tree.T + 2 * layer : tree.T + 2 * (layer + 1)] for layer, X in enumerate(reference.streams(W, D))]
+    moved = 0
+    for beta in range(tree.T):
+        written_at = tree.levels.level_of(beta)
+        for layer, state in enumerate(states):
+            gradients = derivatives(state[:, beta].sum(), W)
+            for prime, gradient in enumerate(gradients, start=1):
+                if written_at >= 1 and layer >= written_at and prime <= written_at:
+                    at_writing = derivatives(states[written_at][:, beta].sum(), W)[prime - 1]
+                    torch.testing.assert_close(gradient, at_writing, **close)
+                    moved += bool(gradient.any())
+                else:
+                    assert not gradient.any()
+    assert moved > 0
+
+
+def derivatives(value: Tensor, W: list[Tensor]) -> list[Tensor]:
+    if not value.requires_grad:
+        return [torch.zeros_like(w) for w in W]
+    found = torch.autograd.grad(value, W, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, W, strict=True)]
+
+
+@settings(max_examples=30)
+@given(trees(), links, seeds)
+def test_cot_model(tree: ParityTree, link: Link, seed: int):
+    """One layer with gate 1 on the nodes, as the literal model has it; generation by node and by level agree."""
+    model = CoTTransformer(tree.n, tree.k, link, dtype=torch.float64)
+    randomise(model, seed)
+    gates = torch.zeros(1, tree.T, dtype=torch.float64)
+    gates[:, tree.n :] = 1.0
+    reference = LiteralTransformer(tree.levels, link, gates=gates)
+    W = torch.nn.functional.pad(model.W.detach(), (tree.n, 0)).requires_grad_()
+    D = sample(tree, seed)
+    expected = reference([W], D, 1)
+    torch.testing.assert_close(model(D), expected, **close)
+    expected.square().sum().backward()
+    model(D).square().sum().backward()
+    assert W.grad is not None
+    torch.testing.assert_close(model.W.grad, W.grad[:, tree.n :], **close)
+
+    bits = D[:, : tree.n]
+    by_node, by_level = model.generate(bits, "node"), model.generate(bits, "level")
+    torch.testing.assert_close(by_node, by_level, **close)
+    assert (len(model.passes("node")), len(model.passes("level"))) == (tree.k - 1, tree.L)
+    torch.testing.assert_close(model(by_node), by_node, **close)  # the chain it writes is the chain it confirms
+
+
+@given(trees(max_k=16))
+def test_children_give_the_parity(tree: ParityTree):
+    """Weights on the true children compute every node, hidden in one pass and written out in k − 1."""
+    hidden = LevelTransformer(tree.n, tree.k, dtype=torch.float64)
+    written = CoTTransformer(tree.n, tree.k, dtype=torch.float64)
+    with torch.no_grad():
+        for m in range(tree.n, tree.T):
+            layer = tree.levels.level_of(m) - 1
+            for child in tree.children(m):
+                hidden.W[layer][child, m - tree.levels.level_end[layer]] = 60.0
+                written.W[child, m - tree.n] = 60.0
+    truth = sample(tree, 0, 32)
+    bits = truth[:, : tree.n]
+    torch.testing.assert_close(hidden(inference_input(bits, tree.T)), truth)
+    torch.testing.assert_close(written.generate(bits), truth)
+    for m in range(tree.n, tree.T):
+        for model in (hidden, written):
+            attention = model.attention_of(m)
+            assert attention[list(tree.children(m))].tolist() == pytest.approx([0.5, 0.5])
+
+
+def test_nothing_is_nan_at_the_smallest_size():
+    """n = k = 2: the first position has no key, and neither values nor gradients notice."""
+    tree = ParityTree(2, (0, 1))
+    D = sample(tree, 0)
+    for model in (LevelTransformer(2, 2), BlockTransformer(2, 2, "causal", "ones"), CoTTransformer(2, 2)):
+        model = model.double()
+        output = model(D)
+        output.sum().backward()
+        assert output.isfinite().all()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_gates_that_look_at_the_states():
+    """A gate function that returns the prescribed gates is the prescribed gates."""
+    tree = ParityTree.draw(6, 4, 0)
+    prescribed = named_gates("paper", tree.levels)
+    by_name = BlockTransformer(6, 4, dtype=torch.float64)
+    by_function = BlockTransformer(6, 4, gates=lambda layer, H: prescribed[layer].expand(H.shape), dtype=torch.float64)
+    for model in (by_name, by_function):
+        randomise(model, 5)
+    D = sample(tree, 1)
+    torch.testing.assert_close(by_function(D), by_name(D), **close)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: LevelTransformer(30, 12), "k=12"),
+        (lambda: LevelTransformer(8, 4)(torch.zeros(1, 11), layers=3), "layers=3 is outside 0 … 2"),
+        (lambda: LevelTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
+        (lambda: CoTTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
+        (lambda: named_mask("none", Levels(8, 4)), "mask 'none'"),
+        (lambda: named_gates("open", Levels(8, 4)), "gates 'open'"),
+        (
+            lambda: LiteralTransformer(ParityTree.draw(128, 64, 0).levels).embed(
+                torch.zeros(4096, 191, dtype=torch.float64)
+            ),
+            r"n=128, k=64, B=4096 has 28863 × 28863 matrices",
+        ),
+        (
+            lambda: LiteralTransformer(ParityTree(2, (0, 1)).levels)([], torch.zeros(1, 3).double(), 1),
+            "0 weight matrices for a model of 1 layers",
+        ),
+    ],
+)
+def test_mistakes_are_named(make, words: str):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_literal_takes_what_the_benchmark_asks():
+    """n = 32, k = 16, B = 256 fits the literal model's memory limit."""
+    levels = ParityTree.draw(32, 16, 0).levels
+    assert LiteralTransformer(levels).embed(torch.zeros(256, levels.T, dtype=torch.float64)).shape == (1327, 47)
