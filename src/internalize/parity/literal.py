@@ -97,5 +97,5 @@ class LiteralTransformer:
         if need > MEMORY_LIMIT:
             raise InputError(
                 f"the literal model of n={self.levels.n}, k={self.levels.k}, B={B} has {d} × {d} matrices and needs "
-                f"about {need / 2**30:.1f} GiB, over its limit of {MEMORY_LIMIT / 2**30:.0f}; use the level or block form"
+                f"about {need / 2**30:.1f} GiB, over the limit of {MEMORY_LIMIT / 2**30:.0f}; use the level or block form"
             )

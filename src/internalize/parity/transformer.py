@@ -10,7 +10,8 @@ r"""The paper's model in the two forms that are fit to run: level form (fast) an
 Attention scores depend on positions alone and the output is a block shift, so the d × T stream of Definition 3 is,
 block by block, \(H_\ell = g \odot \phi(H_{\ell-1} A_\ell) + (1-g) \odot H_{\ell-1}\) with \(A_\ell\) the masked softmax
 of \(W^{(\ell)}\): the *block form*. With the level mask and the prescribed gates layer ℓ changes level ℓ+1 only and
-reads the levels below, all of them written already: \(H_\ell = [H_{\ell-1}, \phi(H_{\ell-1}\,\mathrm{softmax}(W_\ell))]\),
+reads the levels below, which are all written:
+\(H_\ell = [H_{\ell-1}, \phi(H_{\ell-1}\,\mathrm{softmax}(W_\ell))]\),
 the *level form*. Both equal the literal model to rounding, values and gradients.
 
 Weights may have leading dimensions of runs: many secrets, seeds or settings at once. Data has the same, or none and is
