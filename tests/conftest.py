@@ -1,4 +1,4 @@
-"""Shared by all tests: shapes are checked at run time, hypothesis has no deadline, two threads."""
+"""Shared by all tests: shapes are checked at run time, hypothesis has no deadline, one thread."""
 
 import os
 
@@ -6,7 +6,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Before the first import of the package: where there are tensors, every shape and dtype is checked on every call.
-TENSOR_MODULES = ["cot", "data", "gates", "literal", "loss", "mask", "transformer"]
+TENSOR_MODULES = ["cot", "data", "gates", "literal", "loss", "mask", "metrics", "transformer"]
 install_import_hook([f"internalize.parity.{name}" for name in TENSOR_MODULES], "beartype.beartype")
 
 import pytest  # noqa: E402
@@ -14,7 +14,7 @@ import torch  # noqa: E402
 
 settings.register_profile("internalize", deadline=None, derandomize=True)
 settings.load_profile("internalize")
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # small tensors; two threads on a busy machine wait for each other
 
 
 @pytest.hookimpl(hookwrapper=True)

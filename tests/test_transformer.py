@@ -21,6 +21,7 @@ from internalize.parity import (
     causal_mask,
     draw_bits,
     inference_input,
+    level_loss,
     level_mask,
     named_gates,
     named_mask,
@@ -32,7 +33,10 @@ from tests.strategies import seeds, trees
 
 links = st.sampled_from([COSINE, QUARTIC])
 methods = st.sampled_from(["none", "cot", "icot", "log-icot"])
-close = {"rtol": 0, "atol": 1e-12}
+
+
+def close(found: Tensor | None, expected: Tensor | None) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def random_level_model(tree: ParityTree, link: Link, seed: int, scale: float = 2.0) -> LevelTransformer:
@@ -72,13 +76,15 @@ def test_three_forms_agree(tree: ParityTree, link: Link, method, seed: int):
         D = stage_input(sequence, stage)
         W = full_weights(level)
         expected = reference(W, D, stage.layers)
-        torch.testing.assert_close(level(D, stage.layers), expected, **close)
-        torch.testing.assert_close(block(D, stage.layers), expected, **close)
+        close(level(D, stage.layers), expected)
+        close(block(D, stage.layers), expected)
+        close(level_loss(level, sequence, stage), stage_loss(expected, sequence, stage))
 
         stage_loss(expected, sequence, stage).backward()
-        for model in (level, block):
-            model.zero_grad()
-            stage_loss(model(D, stage.layers), sequence, stage).backward()
+        block.zero_grad()
+        stage_loss(block(D, stage.layers), sequence, stage).backward()
+        level.zero_grad()
+        level_loss(level, sequence, stage).backward()
         for layer in range(tree.L):
             nodes, keys = tree.levels.nodes(layer + 1), tree.levels.level_end[layer]
             full, level_grad, block_grad = W[layer].grad, level.W[layer].grad, block.W[layer].grad
@@ -90,8 +96,8 @@ def test_three_forms_agree(tree: ParityTree, link: Link, method, seed: int):
                 assert block_grad is None
                 assert not full.any()
             else:
-                torch.testing.assert_close(level_grad, columns, **close)
-                torch.testing.assert_close(block_grad, full, **close)
+                close(level_grad, columns)
+                close(block_grad, full)
                 assert full.abs().sum() - columns.abs().sum() <= 1e-12  # nothing outside the level's block
 
 
@@ -115,12 +121,12 @@ def test_block_form_is_literal_for_any_mask_and_gates(tree: ParityTree, link: Li
     for layers in range(1, tree.L + 1):
         expected = reference(W, D, layers)
         output = block(D, layers)
-        torch.testing.assert_close(output, expected, **close)
+        close(output, expected)
         assert output.isfinite().all()
     reference(W, D, tree.L).square().sum().backward()
     block(D).square().sum().backward()
     for p, w in zip(block.W, W, strict=True):
-        torch.testing.assert_close(p.grad, w.grad, **close)
+        close(p.grad, w.grad)
 
 
 def test_short_training_run_of_the_literal_model():
@@ -143,7 +149,7 @@ def test_short_training_run_of_the_literal_model():
                     if w.grad is not None:
                         w -= 5.0 * w.grad
             for w, full in zip(W, level.full_weights(), strict=True):
-                torch.testing.assert_close(w, full, **close)
+                close(w, full)
     assert level.W[1].abs().max() > 0.1  # both stages moved something
 
 
@@ -161,7 +167,7 @@ def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int
             with torch.no_grad():
                 for W, stacked in zip(alone.W, together.W, strict=True):
                     W.copy_(stacked[run])
-            torch.testing.assert_close(output[run], alone(data[run] if data is own else data), **close)
+            close(output[run], alone(data[run] if data is own else data))
 
 
 @settings(max_examples=30)
@@ -178,11 +184,11 @@ def test_lemma_gated_connection_propagation(tree: ParityTree, link: Link, method
             written_at = tree.levels.level_of(beta)
             for layer, state in enumerate(states):
                 if written_at == 0 or layer < written_at:
-                    torch.testing.assert_close(state[:, beta], D[:, beta], **close)
+                    close(state[:, beta], D[:, beta])
                 else:
                     keys = tree.levels.level_end[written_at - 1]
                     z = states[written_at - 1][:, :keys] @ model.attention_of(beta)
-                    torch.testing.assert_close(state[:, beta], link(z), **close)
+                    close(state[:, beta], link(z))
 
 
 @settings(max_examples=10)
@@ -204,7 +210,7 @@ def test_corollary_frozen_derivative(tree: ParityTree, link: Link, seed: int):
             for prime, gradient in enumerate(gradients, start=1):
                 if written_at >= 1 and layer >= written_at and prime <= written_at:
                     at_writing = derivatives(states[written_at][:, beta].sum(), W)[prime - 1]
-                    torch.testing.assert_close(gradient, at_writing, **close)
+                    close(gradient, at_writing)
                     moved += bool(gradient.any())
                 else:
                     assert not gradient.any()
@@ -230,17 +236,16 @@ def test_cot_model(tree: ParityTree, link: Link, seed: int):
     W = torch.nn.functional.pad(model.W.detach(), (tree.n, 0)).requires_grad_()
     D = sample(tree, seed)
     expected = reference([W], D, 1)
-    torch.testing.assert_close(model(D), expected, **close)
+    close(model(D), expected)
     expected.square().sum().backward()
     model(D).square().sum().backward()
-    assert W.grad is not None
-    torch.testing.assert_close(model.W.grad, W.grad[:, tree.n :], **close)
+    close(model.W.grad, W.grad[:, tree.n :])
 
     bits = D[:, : tree.n]
     by_node, by_level = model.generate(bits, "node"), model.generate(bits, "level")
-    torch.testing.assert_close(by_node, by_level, **close)
+    close(by_node, by_level)
     assert (len(model.passes("node")), len(model.passes("level"))) == (tree.k - 1, tree.L)
-    torch.testing.assert_close(model(by_node), by_node, **close)  # the chain it writes is the chain it confirms
+    close(model(by_node), by_node)  # the chain it writes is the chain it confirms
 
 
 @given(trees(max_k=16))
@@ -285,7 +290,7 @@ def test_gates_that_look_at_the_states():
     for model in (by_name, by_function):
         randomise(model, 5)
     D = sample(tree, 1)
-    torch.testing.assert_close(by_function(D), by_name(D), **close)
+    close(by_function(D), by_name(D))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from internalize.parity.data import add_trace, draw_bits, inference_input, pad, 
 from internalize.parity.gates import named_gates, paper_gates
 from internalize.parity.link import COSINE, QUARTIC, Link, add_link, get_link, link_faults
 from internalize.parity.literal import LiteralTransformer
-from internalize.parity.loss import stage_loss
+from internalize.parity.loss import level_loss, stage_loss
 from internalize.parity.mask import causal_mask, level_mask, masked_softmax, named_mask
 from internalize.parity.stages import ParityStage, parity_stages
 from internalize.parity.transformer import BlockTransformer, LevelTransformer
@@ -28,6 +28,7 @@ __all__ = [
     "draw_bits",
     "get_link",
     "inference_input",
+    "level_loss",
     "level_mask",
     "link_faults",
     "masked_softmax",

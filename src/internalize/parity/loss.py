@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from internalize.parity.stages import ParityStage
+from internalize.parity.transformer import LevelTransformer
 
 
 def stage_loss(
@@ -15,4 +16,20 @@ def stage_loss(
     """Squared error on the supervised positions, summed over them, averaged over samples, halved: Eq. (loss-t)."""
     supervised = list(stage.supervised)
     error = output[..., supervised] - sequence[..., supervised]
+    return error.square().sum(dim=-1).mean(dim=-1) / 2
+
+
+def level_loss(
+    model: LevelTransformer, sequence: Float[Tensor, "*runs B T"], stage: ParityStage
+) -> Float[Tensor, "*runs"]:
+    """The same loss of a model in level form, without the part that is 0.
+
+    The forward pass never reads a padded position nor a shown node, and a supervised node above the readout copies its own
+    shown token: its error is exactly 0. What remains is the level that the readout layer writes.
+    """
+    levels = model.levels
+    computed = model.by_level(sequence[..., : levels.n], stage.layers)[-1]
+    end = levels.level_end[stage.layers]
+    first = stage.supervised[0] - end  # negative: counted from the end of the level
+    error = computed[..., first:] - sequence[..., stage.supervised[0] : end]
     return error.square().sum(dim=-1).mean(dim=-1) / 2

@@ -58,13 +58,25 @@ class LevelTransformer(nn.Module):
         layer = _writing_layer(self.levels, position)
         return self.attention(layer)[..., position - self.levels.level_end[layer]]
 
+    def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
+        """The bits, then the node values of each level that the first ``layers`` layers (default all) compute.
+
+        H · softmax(W) is summed level by level, so that H is never copied and the bits never get a gradient.
+        """
+        computed = [bits]
+        for layer in range(_checked_layers(self.levels, layers)):
+            A = self.attention(layer)
+            z = bits @ A[..., : self.levels.n, :]
+            for level, H in enumerate(computed[1:], start=1):
+                nodes = self.levels.nodes(level)
+                z = z + H @ A[..., nodes.start : nodes.stop, :]
+            computed.append(self.link(z))
+        return computed
+
     def states(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> Float[Tensor, "*runs B m"]:
         """The bits and all node values that the first ``layers`` layers (default all) compute from them."""
-        H = bits
-        for layer in range(_checked_layers(self.levels, layers)):
-            Y = self.link(H @ self.attention(layer))
-            H = torch.cat([H.expand(*Y.shape[:-1], -1), Y], dim=-1)
-        return H
+        computed = self.by_level(bits, layers)
+        return torch.cat([H.expand(*computed[-1].shape[:-1], -1) for H in computed], dim=-1)
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
         """Readout after ``layers`` layers: what they computed, and above it the input's own tokens."""

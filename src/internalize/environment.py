@@ -1,0 +1,48 @@
+"""What a run ran on: for `env.json`."""
+
+import datetime
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import internalize
+
+
+def describe_environment() -> dict[str, Any]:
+    """Package version, commit if known, Python, torch, CPU, threads, start time."""
+    import torch
+
+    return {
+        "internalize": internalize.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that the package runs from; None when it was installed as a package."""
+    here = Path(__file__).resolve()
+    if not (here.parents[2] / ".git").exists():
+        return None
+    git = ["git", "-C", str(here.parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(git, capture_output=True, text=True, timeout=5, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,106 @@
+"""Files written whole or not at all, and read with errors that say what is wrong with them."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from internalize.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Turn a full disk, a read-only or vanished folder into one clear line. What was there before is still there."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Generator[None]:
+    """Turn a missing or unreadable file into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the file, flush to the disk, and rename over it."""
+    with writing(path):
+        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with beside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """One JSON object, finite numbers only."""
+    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        value: object = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {str(error) or type(error).__name__}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is not a JSON object")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def save_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+    """Tensors as safetensors, with a digest of their bytes so that damage is noticed."""
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, metadata={"sha256": _digest(plain)}))
+
+
+def load_tensors(path: Path) -> "dict[str, Tensor]":
+    """Tensors by name. Damaged, not finite or not floating point: refused. A file without our digest is taken."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a whole safetensors file: {error}") from None
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    digest = header.get("__metadata__", {}).get("sha256")
+    if digest is not None and digest != _digest(tensors):
+        raise InputError(f"{path} is damaged: its bytes do not have the digest that it was written with")
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise InputError(f"{path}: {name} has dtype {tensor.dtype}; weights are floating-point numbers")
+        if not bool(tensor.isfinite().all()):
+            raise InputError(f"{path}: {name} has entries that are not finite")
+    return tensors
+
+
+def _digest(tensors: "Mapping[str, Tensor]") -> str:
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,269 @@
+"""The run store: one folder a run, every file written whole or not at all, one writer at a time.
+
+| file                  | content                                                                     |
+| --------------------- | --------------------------------------------------------------------------- |
+| `config.json`         | version, kind, all options resolved; its presence makes the folder a run    |
+| `env.json`            | package version, commit, Python, torch, CPU, threads, start time            |
+| `metrics.jsonl`       | one object an evaluation                                                    |
+| `weights.safetensors` | final weights                                                               |
+| `snapshots/`          | weights at evaluations, named by step                                       |
+| `checkpoint/`         | what a resumed run needs; `checkpoint.json` names the tensors it belongs to |
+| `result.json`         | what `--json` prints, written last: its presence means finished             |
+| `.lock`               | held by the process that writes                                             |
+
+Nothing is pickled. Reading takes no lock.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from filelock import FileLock, Timeout
+
+from internalize.environment import describe_environment
+from internalize.errors import InputError
+from internalize.files import load_tensors, read_json, reading, save_tensors, write_json, writing
+
+if TYPE_CHECKING:
+    import polars as pl
+    from torch import Tensor
+
+VERSION = 1
+"""Of the folder's layout. A reader refuses a version it does not know."""
+
+Json = dict[str, Any]
+
+
+class Run:
+    """One run folder, open for reading; `with run.locked():` for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """An existing run."""
+        run = cls(Path(path))
+        if not run.exists:
+            raise InputError(f"{path} is not a run folder: it has no config.json")
+        run.config  # noqa: B018  (refuse a broken one here, not later)
+        return run
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return (self.path / "config.json").is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has written its result."""
+        return (self.path / "result.json").is_file()
+
+    @property
+    def config(self) -> Json:
+        """The resolved options with `kind` and `version`."""
+        config = read_json(self.path / "config.json")
+        if config.get("version") != VERSION:
+            raise InputError(
+                f"{self.path / 'config.json'} has version {config.get('version')!r}; this package reads version {VERSION}"
+            )
+        return config
+
+    @property
+    def env(self) -> Json:
+        """What the run ran on."""
+        return read_json(self.path / "env.json")
+
+    @property
+    def result(self) -> Json:
+        """The object that `--json` printed."""
+        if not self.finished:
+            raise InputError(f"{self.path} is not finished: it has no result.json; continue it with --resume")
+        return read_json(self.path / "result.json")
+
+    def locked(self) -> "_Lock":
+        """Hold the folder against a second writer. The folder is made if it is missing."""
+        return _Lock(self.path)
+
+    def begin(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Make the folder this run's, or make sure that it is. Call it under the lock.
+
+        A folder with other files, another run, or the same run without ``resume`` is refused and left as it is.
+        """
+        for litter in self.path.rglob(".*.tmp"):  # of a writer that was killed; we hold the lock, so nobody is writing
+            litter.unlink(missing_ok=True)
+        wanted = {"version": VERSION, "kind": kind, **config}
+        if self.exists:
+            found = self.config
+            for key in sorted({*wanted, *found}):
+                if (want := _as_json(wanted.get(key))) != found.get(key):
+                    raise InputError(
+                        f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
+                        "choose another --out"
+                    )
+            if not resume:
+                state = "is finished" if self.finished else "was begun"
+                raise InputError(f"{self.path}: this run {state} already; add --resume, or choose another --out")
+            return
+        strangers = [path.name for path in self.path.iterdir() if path.name not in (".lock", "env.json")]
+        if strangers:
+            raise InputError(f"{self.path} is not a run folder and holds {strangers[0]!r}; choose another --out")
+        write_json(self.path / "env.json", describe_environment())
+        write_json(self.path / "config.json", wanted)
+
+    def finish(self, result: Json) -> None:
+        """Write the result, and drop the checkpoint that is no longer needed."""
+        write_json(self.path / "result.json", result)
+        self.drop_checkpoints(before=sys.maxsize)
+        with contextlib.suppress(OSError):  # somebody's own file in it: leave it
+            (self.path / "checkpoint").rmdir()
+
+    # Metrics
+
+    def append_metrics(self, metrics: Json) -> None:
+        """One more line, whole."""
+        line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
+        path = self.path / "metrics.jsonl"
+        with writing(path), path.open("ab") as file:
+            file.write(line)
+
+    def metrics(self) -> list[Json]:
+        """All evaluations in order. An unfinished last line, left by a kill, is not one yet."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        with reading(path):
+            lines = path.read_bytes().split(b"\n")[:-1]
+        try:
+            return [cast(Json, json.loads(line)) for line in lines]
+        except ValueError as error:
+            raise InputError(f"{path} has a line that is not JSON ({error})") from None
+
+    # Weights
+
+    def save_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """The final weights."""
+        save_tensors(self.path / "weights.safetensors", weights)
+
+    def weights(self) -> "dict[str, Tensor]":
+        """The final weights by name."""
+        return load_tensors(self.path / "weights.safetensors")
+
+    def save_snapshot(self, step: int, weights: "Mapping[str, Tensor]") -> None:
+        """The weights at an evaluation."""
+        with writing(self.path / "snapshots"):
+            (self.path / "snapshots").mkdir(exist_ok=True)
+        save_tensors(self.path / "snapshots" / f"step-{step:08d}.safetensors", weights)
+
+    def snapshots(self) -> "Iterator[tuple[int, dict[str, Tensor]]]":
+        """Kept weights in order of steps."""
+        for path in sorted((self.path / "snapshots").glob("step-*.safetensors")):
+            yield int(path.stem.removeprefix("step-")), load_tensors(path)
+
+    # Checkpoints: tensors first, under a name of their own; then the JSON that names them, which is the commit; the
+    # checkpoint before it goes last. Runs trained together keep the one before until all of them have the new one.
+
+    def save_checkpoint(self, step: int, tensors: "Mapping[str, Tensor]", state: Json) -> None:
+        """Add a checkpoint at a step, with the length of the metrics so far. Older ones stay: `drop_checkpoints`."""
+        folder, metrics = self.path / "checkpoint", self.path / "metrics.jsonl"
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            size = metrics.stat().st_size if metrics.exists() else 0
+        save_tensors(folder / f"{step:08d}.safetensors", tensors)
+        write_json(folder / f"{step:08d}.json", {**state, "step": step, "metrics_bytes": size})
+
+    def checkpoint_steps(self) -> set[int]:
+        """Steps at which there is a whole checkpoint."""
+        return {int(path.stem) for path in (self.path / "checkpoint").glob("*.json")}
+
+    def drop_checkpoints(self, *, before: int) -> None:
+        """Remove the checkpoints of earlier steps."""
+        for path in self._checkpoint_files():
+            if int(path.stem) < before:
+                path.unlink(missing_ok=True)
+
+    def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
+        """Tensors and state of a checkpoint; takes the metrics back to where they were then."""
+        state = read_json(self.path / "checkpoint" / f"{step:08d}.json")
+        tensors = load_tensors(self.path / "checkpoint" / f"{step:08d}.safetensors")
+        self._truncate_metrics(int(state["metrics_bytes"]))
+        return tensors, state
+
+    def restart(self) -> None:
+        """Take a run that was killed before its first checkpoint back to its beginning."""
+        self._truncate_metrics(0)
+
+    def _truncate_metrics(self, size: int) -> None:
+        path = self.path / "metrics.jsonl"
+        if not path.exists() and size == 0:
+            return
+        with writing(path):
+            found = path.stat().st_size if path.exists() else 0
+            if found < size:
+                raise InputError(
+                    f"{path} has {found} bytes, but the checkpoint was written after {size}: it is damaged"
+                )
+            os.truncate(path, size)
+
+    def _checkpoint_files(self) -> list[Path]:
+        # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
+        return sorted((self.path / "checkpoint").glob("[0-9]*.*"), key=lambda p: p.suffix != ".json")
+
+
+class _Lock:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = FileLock(path / ".lock", timeout=0)
+
+    def __enter__(self) -> None:
+        with writing(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise InputError(
+                    f"{self._path} is in use by another process; wait for it or choose another --out"
+                ) from None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+def _as_json(value: object) -> object:
+    return json.loads(json.dumps(value))  # tuples become lists, as they do in the file
+
+
+def find_runs(root: str | Path) -> list[Run]:
+    """Every run in or below a folder, sorted by path."""
+    return [Run(path.parent) for path in sorted(Path(root).rglob("config.json"))]
+
+
+def list_runs(root: str | Path, **where: object) -> "pl.DataFrame":
+    """Every run in or below a folder as a frame: path, finished, its options and, if finished, its results.
+
+    Keywords keep the runs whose option or result of that name has that value: ``list_runs("runs", n=30)``. Runs that
+    cannot be read stay in the frame, with the reason in the column ``broken``.
+    """
+    import polars as pl
+
+    rows: list[Json] = []
+    for run in find_runs(root):
+        row: Json = {"path": str(run.path), "finished": run.finished, "broken": None}
+        try:
+            row |= _scalars(run.config) | (_scalars(run.result) if run.finished else {})
+        except InputError as error:
+            row["broken"] = str(error)
+        if all(row.get(key) == value for key, value in where.items()):
+            rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _scalars(values: Json) -> Json:
+    return {key: value for key, value in values.items() if isinstance(value, str | int | float)}

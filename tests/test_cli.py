@@ -1,0 +1,141 @@
+"""cli.py: exit codes, one line for a mistake, one JSON object, and a help that does not wait for torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from internalize import cli
+from internalize.parity import train as train_module
+from internalize.runs import Run
+
+TINY = ["train", "--n", "4", "--k", "2", "--steps", "2", "--eval-samples", "50"]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("internalize: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["train", "--k", "12"], "k=12 is not a power of two"),
+        (["train", "--k", "64"], "n=30 is less than k=64"),
+        (["train", "--n", "0", "--k", "0"], "k=0"),
+        (["train", "--steps", "-1"], "steps=-1 must be at least 0"),
+        (["train", "--steps", "many"], "--steps"),
+        (["train", "--curriculum", "linear"], "'linear'"),
+        (["train", "--lr", "nan"], "lr=nan"),
+        (["train", "--link", "sine"], "link 'sine'"),
+        (["train", "--seed", "-1"], "seed=-1"),
+        (["train", "--seeds", "5:2"], "seeds='5:2'"),
+        (["train", "--device", "quantum"], "device='quantum' cannot be used"),
+        (["train", "--chunk", "3"], "belong to icot"),
+        (["train", "--stepz", "3"], "--stepz"),
+        (["trian"], "trian"),
+        ([], "train"),
+        (["runs", "nowhere"], "nowhere is not a folder"),
+        (["runs", ".", "--where", "n"], "where='n' is not of the form"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(argv) == 2
+    assert words in said(capsys)
+    assert not list(tmp_path.iterdir())  # and nothing was made
+
+
+def test_out_of_another_run(tmp_path: Path, capsys):
+    out = ["--out", str(tmp_path / "run")]
+    assert cli.main([*TINY, *out]) == 0
+    capsys.readouterr()
+    for argv, words in [
+        ([*TINY, *out], "finished already; add --resume"),
+        ([*TINY, *out, "--resume", "--seed", "1"], "holds another run"),
+        ([*TINY, *out, "--seeds", "0:2"], "is a run folder itself"),
+    ]:
+        before = sorted((p, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file())
+        assert cli.main(argv) == 2
+        assert words in said(capsys)
+        assert sorted((p, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()) == before
+
+
+def test_folder_in_use(tmp_path: Path, capsys):
+    with Run(tmp_path / "run").locked():
+        assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == 2
+    assert "in use by another process" in said(capsys)
+
+
+def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
+    """Interrupted, then damaged: one line, and what is left is left."""
+
+    class AtOnce(train_module.Interruptible):
+        def __enter__(self):
+            self.requested = True
+            return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "Interruptible", AtOnce)
+        assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == 130
+    assert "everything up to here is saved" in capsys.readouterr().err
+    (tensors,) = (tmp_path / "run" / "checkpoint").glob("*.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:50])
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert cli.main([*TINY, "--out", str(tmp_path / "run"), "--resume"]) == 2
+    assert str(tensors) in said(capsys)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_json_is_one_object(tmp_path: Path, capsys):
+    assert cli.main([*TINY, "--json", "--out", str(tmp_path / "one")]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one == Run(tmp_path / "one").result
+    assert cli.main([*TINY, "--json", "--out", str(tmp_path / "two"), "--seeds", "0:2"]) == 0
+    two = json.loads(capsys.readouterr().out)
+    assert [run["seed"] for run in two["runs"]] == [0, 1]
+    assert [Path(run["out"]).name for run in two["runs"]] == ["seed-0", "seed-1"]
+    assert cli.main(["runs", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["seed"] for run in listed] == [0, 0, 1]
+    assert cli.main(["runs", str(tmp_path), "--where", "seed=1", "curriculum=log-icot"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(TINY) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"keeping the run in {Path('runs') / folder.name}" in capsys.readouterr().err
+    assert Run(folder).finished
+
+
+def test_help_does_not_import_torch():
+    for argv in (["--help"], ["train", "--help"], ["runs", "--help"]):
+        code = f"""
+import sys
+from internalize import cli
+try: cli.main({argv!r})
+except SystemExit as stop: assert stop.code == 0
+assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "usage: internalize" in done.stdout
+
+
+def test_a_bug_is_a_traceback_and_status_70():
+    code = """
+from internalize import cli
+cli._parse = lambda argv: 1 / 0
+cli.run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert "ZeroDivisionError" in done.stderr
+    assert done.stderr.splitlines()[-1] == "internalize: this is a bug; please report it with the lines above"

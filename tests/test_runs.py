@@ -1,0 +1,225 @@
+"""runs.py and files.py: whole files or none, one writer, and every kind of damage named."""
+
+import json
+import pickle
+import resource
+import shutil
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from internalize import InputError
+from internalize.files import load_tensors, read_json, save_tensors, write_atomically, write_json
+from internalize.options import TrainOptions
+from internalize.parity.train import train
+from internalize.runs import Run, find_runs, list_runs
+
+TINY = TrainOptions(n=4, k=2, steps=2, eval_samples=50)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    run = Run(tmp_path / "runs" / "one")
+    train(TINY, [0], [run])
+    return run
+
+
+def test_list_and_filter(run: Run):
+    train(TINY, [1], [Run(run.path.parent / "two")])
+    unfinished = Run(run.path.parent / "three")
+    with unfinished.locked():
+        unfinished.begin("train", {"n": 4, "seed": 9}, resume=False)
+    frame = list_runs(run.path.parent)
+    assert frame["seed"].to_list() == [0, 9, 1]
+    assert frame["finished"].to_list() == [True, False, True]
+    assert frame.filter(frame["finished"])["accuracy"].null_count() == 0
+    assert list_runs(run.path.parent, seed=1)["path"].to_list() == [str(run.path.parent / "two")]
+    assert list_runs(run.path.parent, seed=99).is_empty()
+    assert len(find_runs(run.path)) == 1
+
+
+def test_a_broken_run_is_listed_with_its_reason(run: Run):
+    (run.path / "config.json").write_text('{"version": 1, "kin')
+    frame = list_runs(run.path.parent)
+    assert "is not JSON" in frame["broken"][0]
+    assert list_runs(run.path.parent).height == 1
+
+
+def test_second_writer_is_refused(run: Run):
+    with run.locked(), pytest.raises(InputError, match="in use by another process"), run.locked():
+        pass
+    with run.locked():
+        context = get_context("spawn")
+        with context.Pool(1) as pool:
+            assert "in use by another process" in pool.apply(_try_to_lock, (run.path,))
+    with run.locked():
+        pass
+
+
+def _try_to_lock(path: Path) -> str:
+    try:
+        with Run(path).locked():
+            return "got it"
+    except InputError as error:
+        return str(error)
+
+
+def test_other_runs_and_other_files_are_left_alone(run: Run, tmp_path: Path):
+    before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    for options, resume, words in [
+        (TINY, False, "finished already"),
+        (TrainOptions(n=5, k=2, steps=2, eval_samples=50), True, "its n is 4, not 5"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            train(options, [0], [run], resume=resume)
+    with pytest.raises(InputError, match="its secret is|its seed is"):
+        train(TINY, [1], [run], resume=True)
+    assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
+
+    stranger = tmp_path / "mine"
+    stranger.mkdir()
+    (stranger / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"holds 'thesis.tex'"):
+        train(TINY, [0], [Run(stranger)])
+    assert [p.name for p in stranger.iterdir() if p.name != ".lock"] == ["thesis.tex"]
+
+
+def test_unfinished_folder_of_a_killed_start_is_taken(tmp_path: Path):
+    """Killed after env.json and before config.json: the folder is nobody's yet."""
+    run = Run(tmp_path / "begun")
+    with run.locked():
+        write_json(run.path / "env.json", {})
+        (run.path / ".config.json.123.tmp").write_text("{")
+    train(TINY, [0], [run])
+    assert run.finished
+
+
+def test_atomic_write_survives_a_full_disk(tmp_path: Path):
+    """A write that fails half-way leaves the old content and no litter."""
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(InputError, match="cannot write .*file.json: File too large"):
+            write_atomically(path, b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_json(path) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_vanished_folder(tmp_path: Path):
+    with pytest.raises(InputError, match="cannot write .*: No such file or directory"):
+        write_atomically(tmp_path / "gone" / "file", b"")
+
+
+def test_no_infinities_in_json(tmp_path: Path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", {"a": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b"\xff\xfe", "is not JSON"),
+        (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "is not JSON: .*recursion|is not JSON: .*ecursion"),
+        (None, "cannot read .*: No such file"),
+    ],
+)
+def test_broken_json(tmp_path: Path, content: bytes | None, words: str):
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        read_json(path)
+
+
+def test_config_of_another_version(run: Run):
+    write_json(run.path / "config.json", {**run.config, "version": 99})
+    with pytest.raises(InputError, match="version 99; this package reads version 1"):
+        Run.open(run.path)
+
+
+def test_not_a_run(tmp_path: Path):
+    with pytest.raises(InputError, match="is not a run folder: it has no config.json"):
+        Run.open(tmp_path)
+
+
+def test_tensors_round_trip(tmp_path: Path):
+    tensors = {"a": torch.randn(3, 4)[:, :2], "b": torch.tensor(1.5, dtype=torch.float64), "c": torch.zeros(0)}
+    save_tensors(tmp_path / "t.safetensors", tensors)
+    loaded = load_tensors(tmp_path / "t.safetensors")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+def test_damaged_tensors(tmp_path: Path):
+    """Truncated anywhere, any bit flipped, pickled, not finite, not floating: refused, never a partial read."""
+    path = tmp_path / "weights.safetensors"
+    tensors = {"W1": torch.randn(4, 2), "W2": torch.randn(5, 1)}
+    save_tensors(path, tensors)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="weights.safetensors"):
+            load_tensors(path)
+    flipped = 0
+    for position in range(len(whole)):
+        for bit in (0, 5):
+            path.write_bytes(whole[:position] + bytes([whole[position] ^ (1 << bit)]) + whole[position + 1 :])
+            try:
+                read = load_tensors(path)
+            except InputError:
+                flipped += 1
+                continue
+            # Only the space that pads the header may change without changing what is read.
+            assert read.keys() == tensors.keys()
+            assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    assert flipped > 1.8 * len(whole)
+    for content, words in [
+        (pickle.dumps({"W1": 1}), "is not a whole safetensors file"),
+        (save({"W1": torch.tensor([1.0, torch.nan])}), "W1 has entries that are not finite"),
+        (save({"W1": torch.tensor([1, 2])}), "W1 has dtype torch.int64"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            load_tensors(path)
+
+
+def test_metrics_with_a_half_written_last_line(run: Run):
+    whole = run.metrics()
+    with (run.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 3, "sta')
+    assert run.metrics() == whole
+    (run.path / "metrics.jsonl").write_bytes(b"nonsense\n")
+    with pytest.raises(InputError, match="a line that is not JSON"):
+        run.metrics()
+
+
+def test_damaged_checkpoints(tmp_path: Path):
+    """A checkpoint that is truncated, belongs to other sizes, or is later than the metrics is refused by name."""
+    run = Run(tmp_path / "run")
+    with run.locked():
+        run.begin("train", {"n": 4}, resume=False)
+        run.append_metrics({"step": 1})
+        run.save_checkpoint(1, {"W1": torch.zeros(4, 1)}, {"stage": 0})
+    kept = tmp_path / "kept"
+    shutil.copytree(run.path, kept)
+
+    (run.path / "metrics.jsonl").write_bytes(b"")
+    with pytest.raises(InputError, match="it is damaged"):
+        run.load_checkpoint(1)
+    shutil.rmtree(run.path)
+    shutil.copytree(kept, run.path)
+    tensors = run.path / "checkpoint" / "00000001.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-3])
+    with pytest.raises(InputError, match="00000001.safetensors"):
+        run.load_checkpoint(1)
+    assert json.loads((run.path / "metrics.jsonl").read_text()) == {"step": 1}

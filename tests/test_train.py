@@ -1,0 +1,198 @@
+"""train.py: the paper's experiment solves its task, runs together are runs alone, counters start with the gradient."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from internalize import InputError
+from internalize.options import TrainOptions, parse_seeds
+from internalize.parity import LevelTransformer, ParityTree, add_trace, draw_bits, stage_loss
+from internalize.parity.metrics import child_attention, measure
+from internalize.parity.train import Training, train
+from internalize.runs import Run
+
+SMALL = TrainOptions(n=8, k=4, steps=30, eval_every=10, eval_samples=200)
+
+
+def test_small_run_and_its_metrics(tmp_path: Path):
+    """Evaluations at the start of each stage before any update, at every interval and at the end."""
+    run = Run(tmp_path / "run")
+    (result,) = train(SMALL, [3], [run], snapshots=True)
+    metrics = run.metrics()
+    assert [(m["stage"], m["step"]) for m in metrics] == [
+        (1, 0), (1, 10), (1, 20), (1, 30), (2, 30), (2, 40), (2, 50), (2, 60)
+    ]  # fmt: skip
+    assert [m["samples"] for m in metrics] == [500 * m["step"] for m in metrics]
+    assert set(metrics[0]) == {
+        "step", "stage", "samples", "loss", "level_accuracy", "accuracy", "l2_error", "max_error",
+        "child_attention", "seconds",
+    }  # fmt: skip
+    assert all(len(m["level_accuracy"]) == len(m["child_attention"]) == 2 for m in metrics)
+    assert metrics[3]["loss"] < 0.05 < metrics[4]["loss"]  # the switch hurts before any update
+    assert metrics[3]["accuracy"] == metrics[4]["accuracy"]  # but moves no weight
+    assert result["accuracy"] == 1.0
+    assert result == run.result == {
+        "seed": 3, "steps": 60, "samples": 30_000, "seconds": result["seconds"],
+        "min_child_attention": min(metrics[-1]["child_attention"]),
+        **{key: metrics[-1][key] for key in ("accuracy", "l2_error", "max_error")},
+    }  # fmt: skip
+    assert {name: tuple(W.shape) for name, W in run.weights().items()} == {"W1": (8, 2), "W2": (10, 1)}
+    snapshots = dict(run.snapshots())
+    assert sorted(snapshots) == [0, 10, 20, 30, 40, 50, 60]
+    assert all(torch.equal(snapshots[60][name], W) for name, W in run.weights().items())
+    assert run.config["secret"] == list(ParityTree.draw(8, 4, 3).secret)
+    assert (run.config["mask"], run.config["gates"], run.config["link"]) == ("level", "paper", "cosine")
+
+
+def test_metrics_are_what_they_say():
+    """measure() on weights known by hand against the same numbers computed the long way."""
+    tree = ParityTree.draw(8, 4, 0)
+    model = LevelTransformer(8, 4, runs=(1,), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for W in model.W:
+            W.normal_(std=2.0, generator=generator)
+    sequence = add_trace(tree, draw_bits(8, 0, 0, 300, dtype=torch.float64))
+    model.requires_grad_(False)
+    (found,) = measure(model, [tree], sequence[None])
+    states = model.states(sequence[None, :, :8])[0]
+    error = states[:, -1] - sequence[:, -1]
+    assert found["l2_error"] == pytest.approx(float((error**2).mean()))
+    assert found["max_error"] == pytest.approx(float(error.abs().max()))
+    for level in (1, 2):
+        nodes = list(tree.levels.nodes(level))
+        right = (states[:, nodes].sign() == sequence[:, nodes]).double().mean()
+        assert found["level_accuracy"][level - 1] == pytest.approx(float(right))
+    assert found["accuracy"] == found["level_accuracy"][-1]
+    smallest = min(float(model.attention_of(m)[0, c]) for m in (8, 9) for c in tree.children(m))
+    assert float(child_attention(model, [tree])[0, 0]) == pytest.approx(smallest)
+
+
+@pytest.mark.parametrize("curriculum", ["none", "cot", "icot", "log-icot"])
+def test_all_curricula_solve_a_small_task(curriculum):
+    """n = 10, k = 4 is within reach of all four, without CoT included."""
+    options = TrainOptions(n=10, k=4, curriculum=curriculum, steps=300 if curriculum == "none" else 60)
+    for result in train(options, [0, 1]):
+        assert result["accuracy"] == 1.0
+        # Without supervision of the nodes the tree's own pairing is not found, only one that works as well.
+        assert (result["min_child_attention"] > 0.4) == (curriculum != "none")
+    assert len(Training(options, [0]).stages) == {"none": 1, "cot": 1, "icot": 3, "log-icot": 2}[curriculum]
+
+
+def test_cot_run_says_its_form(tmp_path: Path):
+    run = Run(tmp_path / "cot")
+    train(TrainOptions(n=8, k=4, curriculum="cot", steps=5), [0], [run])
+    assert {name: tuple(W.shape) for name, W in run.weights().items()} == {"W": (11, 3)}
+    assert run.config["gates"] == "cot"
+
+
+def test_together_is_alone():
+    """Runs trained together equal single runs: to 1e-9 in float64, and the verdicts in float32 to 1e-3."""
+    for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-3)):
+        options = TrainOptions(n=12, k=4, steps=40, eval_samples=500, dtype=dtype)
+        together = train(options, [5, 6, 7])
+        for number, seed in enumerate((5, 6, 7)):
+            (alone,) = train(options, [seed])
+            for key in ("accuracy", "l2_error", "max_error", "min_child_attention"):
+                assert together[number][key] == pytest.approx(alone[key], abs=tolerance), (dtype, seed, key)
+
+
+def test_counters_start_with_the_first_gradient():
+    """At stage t the layers above t have no optimizer state at all, and have not moved: not even by weight decay."""
+    training = Training(TrainOptions(n=8, k=8, steps=3), [0])
+    parameters = list(training.model.parameters())
+    for stage in range(3):
+        training.stage, training.step = stage, 0
+        for _ in range(3):
+            training.update()
+        for layer, W in enumerate(parameters):
+            if layer <= stage:
+                assert int(training.optimizer.state[W]["step"]) == 3 * (stage - layer + 1)
+                assert W.any()
+            else:
+                assert W not in training.optimizer.state
+                assert not W.any()
+
+
+def test_update_is_plain_adamw_on_the_plain_loss():
+    """One stage against torch's own loop over the printed loss, in float64."""
+    options = TrainOptions(n=8, k=4, steps=5, dtype="float64")
+    training = Training(options, [2])
+    tree, model = ParityTree.draw(8, 4, 2), LevelTransformer(8, 4, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.01)
+    stage = training.stages[0]
+    for step in range(5):
+        sequence = add_trace(tree, draw_bits(8, 2, step * 500, 500, dtype=torch.float64))
+        optimizer.zero_grad()
+        stage_loss(model(sequence, 1), sequence, stage).backward()
+        optimizer.step()
+        training.update()
+    torch.testing.assert_close(training.weights(0)["W1"], model.W[0], rtol=0, atol=1e-12)
+
+
+def test_a_rate_that_explodes_is_named():
+    with pytest.raises(InputError, match=r"the loss of seed 0 is nan .* lr=1e\+38 is too large"):
+        train(TrainOptions(n=8, k=4, lr=1e38, steps=30), [0])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TrainOptions(steps=-1), "steps=-1"),
+        (lambda: TrainOptions(batch=0), "batch=0 must be at least 1"),
+        (lambda: TrainOptions(lr=float("nan")), "lr=nan"),
+        (lambda: TrainOptions(weight_decay=float("inf")), "weight_decay=inf"),
+        (lambda: TrainOptions(curriculum="linear"), "'linear'"),  # type: ignore[arg-type]
+        (lambda: train(TrainOptions(n=8, k=16)), "n=8 is less than k=16"),
+        (lambda: train(SMALL, [0, 1], [Run(Path("a"))]), "1 run folders for 2 seeds"),
+        (lambda: parse_seeds("a"), "seeds='a'"),
+        (lambda: parse_seeds("3:3"), "at least one seed"),
+        (lambda: parse_seeds("1,1"), "none twice"),
+        (lambda: parse_seeds("0:1000000"), "more than 100000"),
+        (lambda: parse_seeds("-1"), "seed=-1"),
+    ],
+)
+def test_mistakes_are_named(make, words: str):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_seeds():
+    assert parse_seeds("0:3,7") == (0, 1, 2, 7)
+
+
+def test_zero_steps_is_an_evaluation(tmp_path: Path):
+    run = Run(tmp_path / "none")
+    (result,) = train(TrainOptions(n=8, k=4, steps=0), [0], [run])
+    assert result["steps"] == 0
+    assert len(run.metrics()) == 2
+    json.dumps(result, allow_nan=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [2, 4, 8, 16])
+def test_the_papers_experiment(k: int):
+    """n = 30 at the appendix's settings, seeds 0 … 19: accuracy 1.0 and at least 0.4 on every true child."""
+    for result in train(TrainOptions(k=k), range(20)):
+        assert result["accuracy"] == 1.0
+        assert result["min_child_attention"] >= 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "seeds", "solved"),
+    [
+        (TrainOptions(n=64, k=32), 5, True),
+        (TrainOptions(n=128, k=64, lr=0.03), 3, True),
+        (TrainOptions(n=128, k=64), 3, False),
+    ],
+)
+def test_beyond_the_paper(options: TrainOptions, seeds: int, solved: bool):
+    """n = 64 at the appendix's settings; n = 128 fails there and is solved at a smaller rate."""
+    results = train(options, range(seeds))
+    if solved:
+        assert all(result["accuracy"] == 1.0 for result in results)
+    else:
+        assert all(result["accuracy"] < 0.9 for result in results)
