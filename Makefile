@@ -12,7 +12,7 @@ ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/pytho
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: help install check format test test-all clean
+.PHONY: help install paper check format test test-all clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@printf '%s' '$(CURDIR)' > $@
+
+paper: $(STAMP)  ## reproduce the paper into report/index.html (about 2 minutes)
+	$(BIN)/internalize paper --out report
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .

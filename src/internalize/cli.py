@@ -76,7 +76,7 @@ class Train:
 
             def report(now: Report) -> None:
                 if now.done == 0 and self.out is None:
-                    print(f"internalize: keeping the run in {out}", file=sys.stderr)  # noqa: T201
+                    _say(f"keeping the run in {out}")
                 stage = now.metrics[0]["stage"]
                 loss = sum(m["loss"] for m in now.metrics) / len(now.metrics)
                 accuracy = sum(m["accuracy"] for m in now.metrics) / len(now.metrics)
@@ -98,6 +98,51 @@ class Train:
         else:
             columns = ("seed", "accuracy", "l2_error", "max_error", "min_child_attention", "seconds", "out")
             _print_table(rows, columns)
+        return DONE
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Reproduce the paper into one page: train what is missing, reuse what is finished, draw everything.
+
+    Trains the paper's experiment (n=30, k=16) on 20 seeds, smaller and larger trees beside it, and writes index.html, every
+    figure as SVG and PDF, and every table as CSV. Interrupted, it goes on where it stopped.
+
+    Examples:
+      internalize paper
+      internalize paper --out elsewhere --processes 8
+    """
+
+    out: Path = Path("report")
+    """Folder of the page; the runs are kept in its folder runs/."""
+    seed: int = 0
+    """The first seed; each experiment takes the following ones."""
+    processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Trainings at a time, one thread each."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Train, draw, write."""
+        from internalize.counter import check_seed
+        from internalize.paper import reproduce
+        from internalize.progress import Progress
+
+        if self.processes < 1:
+            raise InputError(f"processes={self.processes} must be at least 1")
+        with Progress("paper") as progress:
+            result = reproduce(
+                self.out,
+                first_seed=check_seed(self.seed),
+                processes=self.processes,
+                report=progress.show,
+                say=_say,
+            )
+        if self.json:
+            _print_json(result)
+        else:
+            _say(f"{len(result['figures'])} figure files and the page are written in {result['seconds']} s")
+            print(result["report"])  # noqa: T201
         return DONE
 
 
@@ -133,11 +178,15 @@ class Runs:
             _print_table(rows, self.columns)
         for row in rows:
             if row["broken"]:
-                print(f"internalize: {row['broken']}", file=sys.stderr)  # noqa: T201
+                _say(f"{row['broken']}")
         return DONE
 
 
-Command = Annotated[Train, tyro.conf.subcommand("train")] | Annotated[Runs, tyro.conf.subcommand("runs")]
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Paper, tyro.conf.subcommand("paper")]
+    | Annotated[Runs, tyro.conf.subcommand("runs")]
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -146,13 +195,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _parse(sys.argv[1:] if argv is None else list(argv))
         return command()
     except InputError as error:
-        print(f"internalize: {error}", file=sys.stderr)  # noqa: T201
+        _say(f"{error}")
         return WRONG
     except Interrupted:
-        print("internalize: interrupted; everything up to here is saved, --resume goes on", file=sys.stderr)  # noqa: T201
+        _say("interrupted; everything up to here is saved, --resume goes on")
         return INTERRUPTED
     except KeyboardInterrupt:
-        print("internalize: interrupted", file=sys.stderr)  # noqa: T201
+        _say("interrupted")
         return INTERRUPTED
 
 
@@ -191,10 +240,14 @@ def _first_sentence(box: str) -> str:
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     traceback.print_exception(kind, error, trace)
-    print("internalize: this is a bug; please report it with the lines above", file=sys.stderr)  # noqa: T201
+    _say("this is a bug; please report it with the lines above")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(BUG)  # an exception would end in status 1, which means "done, and it does not hold"
+
+
+def _say(line: str) -> None:
+    print(f"internalize: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _device(name: str, threads: int) -> str:

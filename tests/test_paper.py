@@ -1,0 +1,142 @@
+"""paper.py: trains what is missing, reuses what is finished, rebuilds what is damaged, survives being stopped."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from internalize import cli, paper
+from internalize.options import TrainOptions
+from internalize.paper import EXPERIMENTS, PAPER, Experiment, reproduce
+from internalize.runs import Run, find_runs
+
+OPTIONS = TrainOptions(n=8, k=4, steps=20, eval_every=5, eval_samples=100)
+EXPERIMENT = Experiment("tiny", OPTIONS, 2)
+
+
+def quick(out: Path, said: list[str] | None = None) -> dict:
+    lines: list[str] = [] if said is None else said
+    return reproduce(out, [EXPERIMENT], paper=OPTIONS, processes=1, say=lines.append)
+
+
+def test_reuse_and_rebuild(tmp_path: Path):
+    out = tmp_path / "report"
+    result = quick(out)
+    assert result["report"] == str(out / "index.html")
+    assert {Path(name).suffix for name in result["figures"]} == {".svg", ".pdf"}
+    page = (out / "index.html").read_bytes()
+    runs = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)}
+    assert len(runs) == 2
+
+    said: list[str] = []
+    quick(out, said)
+    assert said == []
+    assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)} == runs
+    assert (out / "index.html").read_bytes() == page  # the same runs, the same bytes
+
+    first, second = (out / "runs" / "tiny" / f"seed-{seed}" for seed in (0, 1))
+    weights = first / "weights.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-5])
+    quick(out, said)
+    (line,) = said
+    assert str(weights) in line
+    assert line.endswith(f"training {first} again")
+    assert weights.read_bytes()[:8] == whole[:8]
+    assert Run(first).result["accuracy"] == 1.0
+    assert (second / "result.json").stat().st_mtime_ns == runs[second]
+
+    config = (second / "config.json").read_text().replace('"steps": 20', '"steps": 21')
+    (second / "config.json").write_text(config)
+    said.clear()
+    quick(out, said)
+    assert len(said) == 1
+    assert "has other settings" in said[0]
+    assert Run(second).config["steps"] == 20
+
+
+def test_what_the_paper_command_trains():
+    """20 seeds of the paper's experiment at the appendix's settings; what must show beside it is there too."""
+    assert PAPER in EXPERIMENTS
+    assert PAPER.options == TrainOptions(n=30, k=16, lr=0.1, batch=500, steps=500, eval_every=25, eval_samples=2000)
+    assert PAPER.seeds == 20
+    trained = {(e.options.n, e.options.k, e.options.lr, e.seeds) for e in EXPERIMENTS}
+    assert trained >= {(30, 2, 0.1, 20), (30, 4, 0.1, 20), (30, 8, 0.1, 20), (64, 32, 0.1, 5), (128, 64, 0.1, 3)}
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from internalize import cli, paper
+from internalize.options import TrainOptions
+
+if __name__ == "__main__":
+    options = TrainOptions(n=12, k=4, steps=int(sys.argv[2]), eval_every=5, eval_samples=100)
+    paper.reproduce.__kwdefaults__.update(paper=options)
+    paper.reproduce.__defaults__ = ((paper.Experiment("tiny", options, 2),),)
+    sys.exit(cli.main(["paper", "--out", sys.argv[1], "--processes", "1"]))
+"""
+
+
+def start(tmp_path: Path, steps: int) -> subprocess.Popen[str]:
+    script = tmp_path / "small_paper.py"
+    script.write_text(SCRIPT)
+    argv = [sys.executable, str(script), str(tmp_path / "report"), str(steps)]
+    return subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_metrics(folder: Path) -> None:
+    for _ in range(1200):
+        if any(path.stat().st_size for path in folder.rglob("metrics.jsonl")):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no run began in 60 s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
+    """Ctrl-C: 130, and every run is saved. kill -9 of the parent: its processes end by themselves and let go."""
+    process = start(tmp_path, steps=2000)
+    wait_for_metrics(tmp_path / "report")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
+    runs = find_runs(tmp_path / "report")
+    assert len(runs) == 2
+    for _ in range(200):
+        if all(run.checkpoint_steps() for run in runs):
+            break
+        time.sleep(0.05)
+    assert all(run.checkpoint_steps() for run in runs)
+    for run in runs:
+        with run.locked():
+            pass
+    assert not any(run.finished for run in runs)
+    reached = max(runs[0].checkpoint_steps())
+    again = start(tmp_path, steps=2000)
+    try:
+        for _ in range(1200):
+            metrics = runs[0].metrics()
+            if metrics and metrics[-1]["step"] > reached:
+                break
+            time.sleep(0.05)
+    finally:
+        again.send_signal(signal.SIGTERM)
+        again.communicate(timeout=60)
+    places = [(m["stage"], m["step"]) for m in runs[0].metrics()]
+    assert places[-1][1] > reached  # it went on from there
+    assert len(set(places)) == len(places)
+
+
+def test_mistakes(tmp_path: Path, capsys):
+    assert cli.main(["paper", "--processes", "0", "--out", str(tmp_path / "x")]) == 2
+    assert "processes=0" in capsys.readouterr().err
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert cli.main(["paper", "--out", str(blocked), "--processes", "1"]) == 2
+    assert str(blocked) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [blocked]
+    assert paper.TOGETHER == 10  # part of every result's last bits
