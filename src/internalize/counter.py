@@ -4,17 +4,18 @@ Philox-4x64 maps (key, counter) to four words. The key is (seed, stream), so str
 of one stream are independent; the counter is the word's number. NumPy keeps this stream fixed across versions.
 """
 
-from typing import Final, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Literal
 
 from internalize.errors import InputError
 
-Stream = Literal["secret", "train", "validation", "test"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Stream = Literal["secret", "train", "validation", "test", "oracle"]
 
 # A stream's number is part of every result ever drawn from it: append, never renumber.
-_STREAMS: Final[dict[Stream, int]] = {"secret": 0, "train": 1, "validation": 2, "test": 3}
+_STREAMS: Final[dict[Stream, int]] = {"secret": 0, "train": 1, "validation": 2, "test": 3, "oracle": 4}
 _WORDS_PER_COUNTER: Final = 4
 MAX_SEED: Final = 2**63 - 1
 
@@ -26,8 +27,10 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def words(seed: int, stream: Stream, start: int, count: int) -> NDArray[np.uint64]:
+def words(seed: int, stream: Stream, start: int, count: int) -> "NDArray[np.uint64]":
     """Words ``start`` … ``start + count − 1`` of a stream of ``seed``."""
+    import numpy as np  # here, so that the command line can check a seed without it
+
     key = np.array([check_seed(seed), _STREAMS[stream]], dtype=np.uint64)
     block, skip = divmod(start, _WORDS_PER_COUNTER)
     return np.random.Philox(key=key, counter=block).random_raw(skip + count)[skip:]
