@@ -1,0 +1,85 @@
+"""One look for all figures: typography fit for a manuscript, colours that the colour-blind tell apart, same bytes always.
+
+Colours are those of Okabe and Ito. Fonts are the ones that come with matplotlib, so that a figure is the same on every
+machine; in SVG they are outlines, in PDF embedded TrueType.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+
+INK: Final = "#1a1a1a"
+MUTED: Final = "#6b6b6b"
+FAINT: Final = "#e4e4e4"
+HATCH: Final = "#c4c4c4"
+BLUE: Final = "#0072b2"
+SKY: Final = "#56b4e9"
+ORANGE: Final = "#e69f00"
+VERMILION: Final = "#d55e00"
+GREEN: Final = "#009e73"
+RED: Final = "#c1121f"
+
+PAGE_WIDTH: Final = 6.9
+"""Inches: the text width of a page."""
+
+WEIGHTS: Final = LinearSegmentedColormap.from_list("weights", ["#ffffff", SKY, BLUE, "#00304d"])
+"""From nothing to one: lightness falls evenly, so it survives a grey print."""
+SIGNS: Final = LinearSegmentedColormap.from_list("signs", [ORANGE, "#ececec", SKY])
+"""From −1 over 0 to +1, for black text on top."""
+
+_RC: Final[dict[str, Any]] = {
+    "figure.facecolor": "white",
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "font.family": "STIXGeneral",
+    "font.size": 9,
+    "mathtext.fontset": "stix",
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "lines.linewidth": 1.2,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.4,
+    "pdf.fonttype": 42,  # TrueType: text stays text, as journals ask
+    "svg.fonttype": "path",  # a page must not depend on the fonts of whoever opens it
+    "svg.hashsalt": "internalize",  # else the names inside the SVG are random
+}
+
+
+def house_style() -> AbstractContextManager[None]:
+    """While entered, matplotlib draws and writes in our style, whatever the user's own matplotlibrc says."""
+    return style.context(_RC, after_reset=True)
+
+
+def spaced(places: Sequence[float], gap: float) -> list[int]:
+    """Which of the sorted places can have a label, so that no two are closer than the gap."""
+    kept: list[int] = []
+    for number, place in enumerate(places):
+        if not kept or place - places[kept[-1]] >= gap:
+            kept.append(number)
+    return kept
+
+
+def bare(axes: Axes) -> None:
+    """Take the frame and the ticks away: for diagrams."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,237 @@
+"""The figures show what the curricula, the masks, the models and the runs say, and are the same bytes every time."""
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from internalize.curriculum import Curriculum
+from internalize.errors import InputError
+from internalize.figures import Drawing, save
+from internalize.figures.attention import draw_attention
+from internalize.figures.loss import draw_loss
+from internalize.figures.mask import draw_mask
+from internalize.figures.paradigms import draw_paradigms, paradigms
+from internalize.figures.save import pdf_bytes, svg_bytes
+from internalize.figures.style import FAINT, GREEN, ORANGE, RED, SKY, spaced
+from internalize.figures.tree import SHARP, draw_tree
+from internalize.options import TrainOptions
+from internalize.parity.data import add_trace, draw_bits, stage_input
+from internalize.parity.literal import LiteralTransformer
+from internalize.parity.mask import level_mask
+from internalize.parity.metrics import child_attention
+from internalize.parity.stages import parity_stages
+from internalize.parity.transformer import LevelTransformer
+from internalize.parity.tree import Levels, ParityTree
+from internalize.runs import Run
+from tests.tiny import OPTIONS, copies, rewrite_metrics, tiny_runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Run]:
+    return tiny_runs(tmp_path_factory.mktemp("runs"))
+
+
+def meshes(figure: Figure) -> list[QuadMesh]:
+    return [found for axes in figure.axes for found in axes.collections if isinstance(found, QuadMesh)]
+
+
+def values(mesh: QuadMesh) -> np.ndarray:
+    array = mesh.get_array()
+    assert array is not None
+    return np.asarray(array)
+
+
+def xs(line: Line2D) -> list[float]:
+    return np.asarray(line.get_xdata(), dtype=float).tolist()
+
+
+def ys(line: Line2D) -> list[float]:
+    return np.asarray(line.get_ydata(), dtype=float).tolist()
+
+
+def boxes(axes, colour: str) -> set[tuple[int, int]]:
+    """(column, row) of the unit boxes of a colour, the column counted from the first node of the chain."""
+    found = [p for p in axes.patches if isinstance(p, Rectangle) and to_hex(p.get_facecolor()) == colour]
+    return {(round(p.get_x() - 2.2), int(p.get_y())) for p in found}
+
+
+@pytest.mark.parametrize("k", [2, 4, 8, 16])
+def test_paradigms_are_the_curricula_s_stages(k):
+    figure = draw_paradigms(k).figure
+    for axes, method in zip(figure.axes, ("cot", "icot", "log-icot"), strict=True):
+        stages = Curriculum(method).stages(k - 1, [Levels(k, k).level_of(k + step) for step in range(k - 2)])
+        rows = range(len(stages))
+        hidden = {(step, row) for row, stage in enumerate(stages) for step in stage.hidden}
+        supervised = {(step, row) for row, stage in enumerate(stages) for step in stage.supervised}
+        assert {box for box in boxes(axes, FAINT) if box[1] in rows} == hidden
+        assert boxes(axes, SKY) | boxes(axes, ORANGE) == supervised
+        assert boxes(axes, ORANGE) == {(k - 2, row) for row in rows}
+
+
+def test_paradigms_count_stages_and_passes():
+    cot, icot, log_icot = paradigms(Levels(8, 8))
+    assert [(len(p.stages), len(p.passes)) for p in (cot, icot, log_icot)] == [(1, 7), (7, 1), (3, 1)]
+    figure = draw_paradigms(8).figure
+    assert [len(boxes(axes, GREEN)) for axes in figure.axes] == [7, 1, 1]
+    notes = [[text.get_text() for text in axes.texts][-1] for axes in figure.axes]
+    assert notes[0] == "1 training stage, 7 passes at inference"
+    assert notes[1] == "7 training stages, 1 pass at inference"
+    assert notes[2] == "3 training stages, 1 pass at inference"
+
+
+@pytest.mark.parametrize("levels", [Levels(8, 4), Levels(30, 16), Levels(2, 2)])
+def test_mask_is_the_model_s(levels):
+    figure = draw_mask(levels).figure
+    (mesh,) = meshes(figure)
+    np.testing.assert_array_equal(values(mesh), level_mask(levels).T.numpy())
+    lines = [xs(line)[0] for line in figure.axes[0].lines if xs(line)[0] == xs(line)[1]]
+    assert lines == list(levels.level_end[:-1])
+
+
+def test_loss_has_a_line_a_stage_and_the_spike_at_the_switch(runs):
+    drawing = draw_loss(runs)
+    axes = drawing.figure.axes[0]
+    metrics = [run.metrics() for run in runs]
+    switch = next(place for place, line in enumerate(metrics[0]) if line["stage"] == 2)
+    assert metrics[0][switch]["step"] == metrics[0][switch - 1]["step"] == OPTIONS.steps
+    dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert [xs(line)[0] for line in dashed] == [0, OPTIONS.steps]
+
+    curve = next(line for line in axes.lines if str(line.get_label()).startswith("median"))
+    assert xs(curve) == [line["step"] for line in metrics[0]]
+    median = np.median([[line["loss"] for line in own] for own in metrics], axis=0)
+    np.testing.assert_allclose(ys(curve), median)
+    spike = next(line for line in axes.lines if str(line.get_label()).startswith("directly"))
+    assert (xs(spike)[0], ys(spike)[0]) == (OPTIONS.steps, median[switch])
+    assert f"median over {len(runs)} seeds" in drawing.caption
+    assert f"{median[switch]:.3g}" in drawing.caption
+
+
+def test_loss_of_one_seed_without_a_switch(tmp_path):
+    drawing = draw_loss(tiny_runs(tmp_path, TrainOptions(n=4, k=2, steps=3, batch=8, eval_samples=8), (5,)))
+    assert "one seed" in drawing.caption
+    assert "there is no switch" in drawing.alt
+    assert not drawing.figure.axes[0].collections  # no band
+
+
+def test_loss_of_runs_that_do_not_belong_together_is_refused(runs, tmp_path):
+    others = tiny_runs(tmp_path / "others", replace(OPTIONS, steps=1), (0,))
+    with pytest.raises(InputError, match="2 different settings"):
+        draw_loss([*runs, *others])
+    doctored = copies(runs, tmp_path / "doctored")
+    rewrite_metrics(doctored[0], doctored[0].metrics()[:-1])
+    with pytest.raises(InputError, match="not evaluated at the same steps"):
+        draw_loss(doctored)
+
+
+def test_attention_is_the_model_s(runs):
+    run = runs[1]
+    model = LevelTransformer(OPTIONS.n, OPTIONS.k, runs=(1,))
+    for layer, parameter in enumerate(model.W):
+        parameter.data.copy_(run.weights()[f"W{layer + 1}"][None])
+    tree = ParityTree.draw(OPTIONS.n, OPTIONS.k, 1)
+    drawing = draw_attention(run)
+    panels = meshes(drawing.figure)[: tree.L]
+    for layer, mesh in enumerate(panels):
+        torch.testing.assert_close(torch.tensor(values(mesh)), model.attention(layer)[0].T.double(), atol=1e-6, rtol=0)
+    smallest = child_attention(model, [tree])[0]
+    assert ", ".join(f"{value:.3f}" for value in smallest.tolist()) in drawing.caption
+
+
+def test_attention_marks_the_secret_set_children_and_levels(runs):
+    tree = ParityTree.draw(OPTIONS.n, OPTIONS.k, 0)
+    figure = draw_attention(runs[0]).figure
+    for layer, axes in enumerate(figure.axes[: tree.L]):
+        assert [place - 0.5 for place in axes.get_xticks(minor=True)] == list(tree.secret)
+        assert {to_hex(tick.tick1line.get_color()) for tick in axes.xaxis.get_minor_ticks()} == {RED}
+        frames = [p for p in axes.patches if isinstance(p, Rectangle) and not p.get_fill()]
+        wanted = [(child, node) for node in tree.levels.nodes(layer + 1) for child in tree.children(node)]
+        assert [p.get_xy() for p in frames] == wanted
+        assert [xs(line)[0] for line in axes.lines] == list(tree.levels.level_end[:-1])
+        assert axes.get_xlim() == (0, tree.T)
+
+
+def test_attention_of_another_model_is_refused(tmp_path):
+    (run,) = tiny_runs(tmp_path, TrainOptions(n=4, k=2, curriculum="cot", steps=1, batch=4, eval_samples=4), (0,))
+    with pytest.raises(InputError, match="weights W but no W1"):
+        draw_attention(run)
+
+
+def test_stream_values_are_the_literal_model_s():
+    tree = ParityTree(8, (0, 3, 5, 6), pairing=(0, 5, 3, 6))
+    D = add_trace(tree, draw_bits(8, 9, 0, 1, "validation", torch.float64))
+    model = LiteralTransformer(tree.levels)
+    W = [torch.zeros(11, 11, dtype=torch.float64) for _ in range(2)]
+    W[0][[0, 5], 8] = W[0][[3, 6], 9] = W[1][[8, 9], 10] = SHARP
+    first, last = parity_stages(tree.levels, Curriculum())
+    figure = draw_tree(tree, seed=9).figure
+    shown = [values(mesh) for mesh in meshes(figure)]
+    assert len(shown) == 6
+    for column, stage in enumerate((first, last)):
+        for layer, X in enumerate(model.streams(W, stage_input(D, stage))):
+            np.testing.assert_allclose(shown[2 * layer + column], X[tree.T :].numpy(), atol=1e-12)
+    cot, icot = shown[4], shown[5]
+    np.testing.assert_allclose(cot[2], D[0].numpy(), atol=1e-6)  # the model does solve it
+    np.testing.assert_allclose(icot[2], D[0].numpy(), atol=1e-6)
+    np.testing.assert_array_equal(icot[0, 8:10], [0, 0])
+
+
+def test_labels_keep_their_distance():
+    assert spaced([0, 1, 2, 5, 6], 2) == [0, 2, 3]
+    assert spaced([], 1) == []
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="k=32 is over 16"):
+        draw_paradigms(32)
+    with pytest.raises(InputError, match="room for 16 positions"):
+        draw_tree(ParityTree(30, tuple(range(16))))
+    with pytest.raises(InputError, match="k from 4 up"):
+        draw_tree(ParityTree(4, (0, 1)))
+
+
+def all_drawings(runs: list[Run]) -> list[Drawing]:
+    return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
+
+
+def test_files_are_whole_and_the_same_every_time(runs, tmp_path):
+    for drawing, again in zip(all_drawings(runs), all_drawings(runs), strict=True):
+        path = save(drawing.figure, tmp_path / "new" / "figures", drawing.name)
+        assert path.name == f"{drawing.name}.svg"
+        svg, pdf = path.read_bytes(), path.with_suffix(".pdf").read_bytes()
+        assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+        assert b"<image" not in svg  # vectors only
+        assert pdf.startswith(b"%PDF-")
+        assert pdf.rstrip().endswith(b"%%EOF")
+        assert (svg_bytes(again.figure), pdf_bytes(again.figure)) == (svg, pdf)
+        assert drawing.title
+        assert drawing.caption
+        assert drawing.alt
+
+
+def test_the_user_s_matplotlib_is_left_alone_and_does_not_matter(runs):
+    wanted = svg_bytes(draw_mask().figure)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "none"}):
+        before = dict(matplotlib.rcParams)
+        assert svg_bytes(draw_mask().figure) == wanted
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_nothing_is_clipped(runs):
+    for drawing in all_drawings(runs):
+        drawing.figure.draw_without_rendering()
+        box = drawing.figure.get_tightbbox()
+        width, height = drawing.figure.get_size_inches()
+        assert box.x0 >= 0, drawing.name
+        assert box.y0 >= 0, drawing.name
+        assert box.x1 <= width, drawing.name
+        assert box.y1 <= height, drawing.name

@@ -1,0 +1,182 @@
+"""The claims table: right on honest runs, and turning on doctored ones."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from internalize.errors import InputError
+from internalize.groups import group_runs, one_group
+from internalize.options import TrainOptions
+from internalize.runs import Run
+from internalize.tables import CONCENTRATED, RETURNED, SOON, claims, paper_runs, sizes, spikes
+from tests.tiny import OPTIONS, SEEDS, copies, rewrite_metrics, rewrite_result, tiny_runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Run]:
+    return tiny_runs(tmp_path_factory.mktemp("runs"))
+
+
+def lines(*values: tuple[int, int, float]) -> list[dict[str, Any]]:
+    return [{"step": step, "stage": stage, "loss": loss} for step, stage, loss in values]
+
+
+def test_spikes_of_hand_made_metrics():
+    first, second = spikes(
+        lines(
+            (0, 1, 5.0),
+            (50, 1, 0.001),
+            (50, 2, 2.0),
+            (75, 2, 0.03),
+            (100, 2, 0.01),
+            (125, 2, 0.015),
+            (125, 3, 1.0),
+            (150, 3, 0.5),
+        )
+    )
+    assert (first.stage, first.step, first.before, first.height) == (2, 50, 0.001, 2.0)
+    assert (first.steps_to_return, first.highest_after) == (50, 0.015)
+    assert first.rises
+    assert first.returns
+    assert (second.stage, second.height, second.steps_to_return, second.highest_after) == (3, 1.0, None, None)
+    assert second.rises
+    assert not second.returns
+
+
+def test_the_return_is_looked_for_in_its_own_stage_only():
+    spike, _ = spikes(lines((0, 1, 1.0), (0, 2, 2.0), (10, 2, 1.0), (10, 3, 0.001)))
+    assert spike.steps_to_return is None
+
+
+def test_exactly_the_threshold_is_not_under_it():
+    (spike,) = spikes(lines((0, 1, 0.0), (0, 2, 1.0), (10, 2, RETURNED)))
+    assert spike.steps_to_return is None
+
+
+@pytest.mark.parametrize("metrics", [[], lines((0, 1, 1.0)), lines((0, 1, 1.0), (10, 1, 0.5))])
+def test_without_a_switch_there_is_no_spike(metrics):
+    assert spikes(metrics) == ()
+
+
+def test_a_switch_without_an_evaluation_after_it_has_not_returned():
+    (spike,) = spikes(lines((0, 1, 0.1), (0, 2, 1.0)))
+    assert (spike.steps_to_return, spike.highest_after, spike.returns) == (None, None, False)
+
+
+def test_a_return_that_is_late_or_does_not_last_is_none():
+    (late,) = spikes(lines((0, 1, 0.1), (0, 2, 1.0), (SOON + 1, 2, 0.0)))
+    (brief,) = spikes(lines((0, 1, 0.1), (0, 2, 1.0), (SOON, 2, 0.0), (SOON + 1, 2, 0.5)))
+    assert not late.returns
+    assert (brief.steps_to_return, brief.highest_after, brief.returns) == (SOON, 0.5, False)
+
+
+def test_a_loss_that_falls_at_the_switch_is_no_spike():
+    (spike,) = spikes(lines((0, 1, 1.0), (0, 2, 0.5), (10, 2, 0.0)))
+    assert not spike.rises
+
+
+def test_a_spike_that_was_not_evaluated_is_refused():
+    with pytest.raises(InputError, match="directly after the switch to stage 2.*steps 25 and 50"):
+        spikes(lines((25, 1, 0.1), (50, 2, 0.1)))
+
+
+def test_honest_runs_hold(runs):
+    table = claims(runs, OPTIONS)
+    assert [claim.holds for claim in table] == [True] * len(table)
+    assert len(table) == 4 + 1  # accuracy, attention, stages, passes; one switch
+    assert table[0].seeds == len(SEEDS)
+    assert f"{len(SEEDS)} of {len(SEEDS)} seeds" in table[0].measured
+    assert "2 against 3 stages" in table[3].measured
+    assert "3 sequential passes" in table[4].measured
+
+
+def test_numbers_in_the_table_are_those_of_the_runs(runs):
+    _, attention, spike, *_ = claims(runs, OPTIONS)
+    smallest = min(min(run.metrics()[-1]["child_attention"]) for run in runs)
+    assert f"{smallest:.3f} over all seeds" in attention.measured
+    heights = [spikes(run.metrics())[0].height for run in runs]
+    assert f"spikes from {min(heights):.3g} to {max(heights):.3g}" in spike.measured
+
+
+def verdicts(runs: list[Run]) -> dict[str, bool]:
+    names = ("accuracy", "attention", "switch", "stages", "passes")
+    return dict(zip(names, (claim.holds for claim in claims(runs, OPTIONS)), strict=True))
+
+
+def test_one_seed_that_missed_one_sample_turns_accuracy(runs, tmp_path):
+    doctored = copies(runs, tmp_path)
+    rewrite_result(doctored[1], accuracy=0.995)
+    found = verdicts(doctored)
+    assert not found.pop("accuracy")
+    assert not found.pop("passes")
+    assert all(found.values())
+    assert "2 of 3 seeds" in claims(doctored, OPTIONS)[0].measured
+    assert "lowest 99.5 %" in claims(doctored, OPTIONS)[0].measured
+
+
+def test_one_layer_of_one_seed_that_looks_elsewhere_turns_attention(runs, tmp_path):
+    doctored = copies(runs, tmp_path)
+    metrics = doctored[2].metrics()
+    metrics[-1]["child_attention"][0] = CONCENTRATED - 0.01
+    rewrite_metrics(doctored[2], metrics)
+    found = verdicts(doctored)
+    assert not found.pop("attention")
+    assert all(found.values())
+
+
+@pytest.mark.parametrize("fault", ["no spike", "no return"])
+def test_one_seed_without_spike_or_return_turns_the_switch(runs, tmp_path, fault):
+    doctored = copies(runs, tmp_path)
+    metrics = doctored[0].metrics()
+    begin = next(place for place, line in enumerate(metrics) if line["stage"] == 2)
+    if fault == "no spike":
+        metrics[begin]["loss"] = metrics[begin - 1]["loss"]
+    else:
+        for line in metrics[begin + 1 :]:
+            line["loss"] = metrics[begin]["loss"] / 2
+    rewrite_metrics(doctored[0], metrics)
+    found = verdicts(doctored)
+    assert not found.pop("switch")
+    assert all(found.values())
+
+
+def test_metrics_that_lack_a_stage_are_refused_by_name(runs, tmp_path):
+    doctored = copies(runs, tmp_path)
+    rewrite_metrics(doctored[0], [line for line in doctored[0].metrics() if line["stage"] == 1])
+    with pytest.raises(InputError, match=r"seed-0/metrics.jsonl has 0 switches of stage, not 1"):
+        claims(doctored, OPTIONS)
+
+
+def test_sizes_has_a_row_a_setting_and_hides_no_failure(runs, tmp_path):
+    failed = replace(OPTIONS, steps=1)
+    rows = sizes([*tiny_runs(tmp_path / "failed", failed, (0, 1)), *runs], OPTIONS)
+    own, other = sorted(rows, key=lambda row: -row.steps)
+    assert (own.steps, own.seeds, other.steps, other.seeds) == (OPTIONS.steps, 3, 1, 2)
+    assert (own.solved, own.accuracy_min, own.note) == (3, 1.0, "the paper's experiment")
+    assert own.child_attention_min == min(run.result["min_child_attention"] for run in runs)
+    assert other.solved < other.seeds
+    assert other.note == "not claimed by the paper"
+
+
+def test_groups_ignore_the_seed_and_nothing_else(runs):
+    assert group_runs(reversed(runs)) == {OPTIONS: runs}
+    assert one_group(runs) == OPTIONS
+
+
+def test_what_would_be_counted_wrongly_is_refused(runs, tmp_path):
+    with pytest.raises(InputError, match="no finished run has the settings"):
+        paper_runs(runs, TrainOptions())
+    twice = copies(runs[:1], tmp_path / "twice")
+    with pytest.raises(InputError, match="are the same run, seed 0"):
+        group_runs([*runs, *twice])
+    (twice[0].path / "result.json").unlink()
+    with pytest.raises(InputError, match="is not finished"):
+        group_runs(twice)
+    (config,) = (json.loads((run.path / "config.json").read_text()) for run in twice)
+    (twice[0].path / "config.json").write_text(json.dumps({**config, "kind": "solve"}))
+    with pytest.raises(InputError, match="kind 'solve', not 'train'"):
+        group_runs(twice)
+    with pytest.raises(InputError, match="no runs"):
+        one_group([])

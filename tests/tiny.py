@@ -1,0 +1,37 @@
+"""Runs small enough for every test: n = 8, k = 4, solved in a second."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from internalize.options import TrainOptions
+from internalize.parity.train import train
+from internalize.runs import Run
+
+OPTIONS = TrainOptions(n=8, k=4, steps=120, batch=200, eval_every=20, eval_samples=200)
+SEEDS = (0, 1, 2)
+
+
+def tiny_runs(folder: Path, options: TrainOptions = OPTIONS, seeds: tuple[int, ...] = SEEDS) -> list[Run]:
+    """Train one run a seed below the folder."""
+    runs = [Run(folder / f"seed-{seed}") for seed in seeds]
+    train(options, seeds, runs)
+    return runs
+
+
+def copies(runs: list[Run], folder: Path) -> list[Run]:
+    """The same runs in folders of their own, to be doctored."""
+    for run in runs:
+        shutil.copytree(run.path, folder / run.path.name)
+    return [Run(folder / run.path.name) for run in runs]
+
+
+def rewrite_metrics(run: Run, metrics: list[dict[str, Any]]) -> None:
+    """Other evaluations for a run."""
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+
+
+def rewrite_result(run: Run, **values: object) -> None:
+    """Other results for a run."""
+    (run.path / "result.json").write_text(json.dumps({**run.result, **values}))
