@@ -14,7 +14,9 @@ import pytest
 from internalize.runs import Run
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["internalize.parity.train", "internalize.cli", "torch._dynamo"])  # AdamW imports the last
+CONTEXT.set_forkserver_preload(
+    ["internalize.parity.train", "internalize.cli", "torch._dynamo"]
+)  # AdamW imports the last
 
 
 def command(out: Path, *more: str) -> list[str]:
