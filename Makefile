@@ -6,8 +6,7 @@ EXTRAS := dev
 BIN := .venv/bin
 STAMP := .venv/installed
 
-# The stamp holds the folder it was made in and is written last. Without it, or moved, or with an interpreter
-# that no longer starts, the environment is built anew; with it, a changed pyproject only adds to it.
+# An environment that was moved, or whose interpreter no longer starts, counts as missing.
 ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/python -c "" 2>/dev/null && echo sound),sound)
 $(shell rm -f $(STAMP))
 endif
@@ -20,11 +19,7 @@ help:  ## list the targets
 install: $(STAMP)  ## build .venv (done by the others when needed)
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "internalize needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=...")'
-	@if [ -f $@ ]; then rm $@; else rm -rf .venv && $(PYTHON) -m venv .venv; fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
-	@$(BIN)/python -m pip check --disable-pip-version-check
-	@printf '%s' '$(CURDIR)' > $@
+	$(PYTHON) tools/install.py $(EXTRAS)
 
 paper: $(STAMP)  ## reproduce the paper into report/index.html (about 2 minutes)
 	$(BIN)/internalize paper --out report
@@ -45,4 +40,4 @@ test-all: $(STAMP)  ## the tests with the slow ones
 	$(BIN)/python -m pytest -m ''
 
 clean:  ## remove what make made, but not your runs
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist site
+	rm -rf .venv .install.lock .pytest_cache .ruff_cache .hypothesis dist site

@@ -1,0 +1,55 @@
+"""Build .venv: all or nothing, one at a time. Called by make; needs nothing but Python.
+
+usage: install.py EXTRAS
+
+The stamp is written last and holds the folder it was made in. Without it, or moved, or with an interpreter that no longer
+starts, the environment is built anew; with it, a changed pyproject.toml only adds to the environment. The lock is handed
+to pip, so that a pip which outlives a killed make is waited for and not raced.
+"""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+STAMP = VENV / "installed"
+SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt")
+
+
+def sound() -> bool:
+    """Whether the environment was once whole and still starts from here."""
+    if not STAMP.is_file() or STAMP.read_text() != str(ROOT):
+        return False
+    python = VENV / "bin" / "python"
+    return python.exists() and subprocess.run([python, "-c", ""], check=False).returncode == 0
+
+
+def main(extras: str) -> None:
+    if sys.version_info < (3, 11):
+        sys.exit(f"internalize needs Python 3.11 or newer, found {sys.version.split()[0]}; set PYTHON=...")
+    with (ROOT / ".install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def run(*argv: str | Path) -> None:
+            subprocess.run(argv, check=True, cwd=ROOT, pass_fds=[lock.fileno()])
+
+        if not sound():
+            shutil.rmtree(VENV, ignore_errors=True)
+            run(sys.executable, "-m", "venv", "--clear", VENV)
+        elif all(STAMP.stat().st_mtime >= source.stat().st_mtime for source in SOURCES):
+            return  # another make was faster
+        STAMP.unlink(missing_ok=True)
+        pip = (VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
+        run(*pip, "install", "--quiet", "--constraint", "constraints.txt", "--editable", f".[{extras}]")
+        run(*pip, "check")
+        STAMP.write_text(str(ROOT))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"the install failed ({' '.join(map(str, error.cmd[:5]))} …); the next make begins it anew")
