@@ -28,7 +28,7 @@ def sound() -> bool:
 
 
 def main(extras: str) -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  (make may have found an older one)
         sys.exit(f"internalize needs Python 3.11 or newer, found {sys.version.split()[0]}; set PYTHON=...")
     with (ROOT / ".install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
