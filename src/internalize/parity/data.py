@@ -45,10 +45,12 @@ def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tenso
     """The sequence: the bits and, behind them, every node's value b_m = b_{c_1[m]} · b_{c_2[m]}."""
     sequence = bits.new_empty((*bits.shape[:-1], tree.T))
     sequence[..., : tree.n] = bits
-    for layer in range(tree.L):
-        nodes = tree.levels.nodes(layer + 1)
-        left, right = zip(*tree.layer_children(layer), strict=True)
-        sequence[..., nodes.start : nodes.stop] = sequence[..., left] * sequence[..., right]
+    left, right = zip(*tree.layer_children(0), strict=True)
+    values = bits[..., left] * bits[..., right]
+    for level in range(1, tree.L + 1):
+        nodes = tree.levels.nodes(level)
+        sequence[..., nodes.start : nodes.stop] = values
+        values = values[..., 0::2] * values[..., 1::2]  # above the leaves, siblings are neighbours
     return sequence
 
 
