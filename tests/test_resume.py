@@ -19,6 +19,11 @@ CONTEXT.set_forkserver_preload(
 )  # AdamW imports the last
 
 
+def solve_command(out: Path, *more: str) -> list[str]:
+    return ["solve", "--n", "64", "--k", "64", "--chunk", "500", "--snapshots", "--threads", "1",
+            "--out", str(out), "--resume", *more]  # fmt: skip
+
+
 def command(out: Path, *more: str) -> list[str]:
     return ["train", "--n", "12", "--k", "8", "--steps", "120", "--eval-samples", "100", "--batch", "100",
             "--eval-every", "7", "--out", str(out), "--resume", *more]  # fmt: skip
@@ -53,8 +58,10 @@ def content(run: Run) -> tuple:
     return (run.path / "weights.safetensors").read_bytes(), metrics
 
 
-@pytest.mark.parametrize(("seeds", "kills"), [("", 20), ("0:3", 10)])
-def test_killed_at_random_moments(tmp_path: Path, seeds: str, kills: int):
+@pytest.mark.parametrize(
+    ("command", "seeds", "kills"), [(command, "", 20), (command, "0:3", 10), (solve_command, "", 6)]
+)
+def test_killed_at_random_moments(tmp_path: Path, command, seeds: str, kills: int):
     more = ("--seeds", seeds) if seeds else ()
     killed(command(tmp_path / "warm-up", *more), 300)  # starts the server that later processes fork from
     began = time.monotonic()

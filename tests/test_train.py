@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from internalize import InputError
-from internalize.options import TrainOptions, parse_seeds
+from internalize.options import Dtype, TrainOptions, parse_seeds
 from internalize.parity import LevelTransformer, ParityTree, add_trace, draw_bits, stage_loss
 from internalize.parity.metrics import child_attention, measure
 from internalize.parity.train import Training, train
@@ -90,7 +90,8 @@ def test_cot_run_says_its_form(tmp_path: Path):
 
 def test_together_is_alone():
     """Runs trained together equal single runs: to 1e-9 in float64, and the verdicts in float32 to 1e-3."""
-    for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-3)):
+    tolerances: dict[Dtype, float] = {"float64": 1e-9, "float32": 1e-3}
+    for dtype, tolerance in tolerances.items():
         options = TrainOptions(n=12, k=4, steps=40, eval_samples=500, dtype=dtype)
         together = train(options, [5, 6, 7])
         for number, seed in enumerate((5, 6, 7)):

@@ -17,7 +17,9 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from internalize.commands.paper import Paper
+from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
+from internalize.commands.solve import Solve
 from internalize.commands.train import Train
 from internalize.console import say
 from internalize.errors import InputError
@@ -27,6 +29,8 @@ WRONG, BUG, INTERRUPTED = 2, 70, 130
 
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Solve, tyro.conf.subcommand("solve")]
+    | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Paper, tyro.conf.subcommand("paper")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
 )
@@ -51,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """The `internalize` command."""
     sys.excepthook = _report_bug
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # as standard error is: no terminal is too plain for an answer
     sys.exit(main())
 
 

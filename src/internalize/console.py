@@ -1,8 +1,12 @@
 """What commands print and how: results on standard output, everything else on standard error."""
 
+import io
 import json
+import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -18,9 +22,22 @@ def say(line: str) -> None:
     print(f"internalize: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def default_out(kind: str) -> Path:
+    """A new run folder below ``runs/``, for a command that was given none."""
+    return Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def print_text(text: str) -> None:
+    """Text on standard output. A reader that has had enough, such as head, is no error."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would flush into the pipe again
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object on standard output, finite numbers only."""
-    print(json.dumps(value, allow_nan=False))  # noqa: T201
+    print_text(json.dumps(value, allow_nan=False))
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -32,7 +49,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     width = None if sys.stdout.isatty() else 10_000
-    Console(file=sys.stdout, width=width, soft_wrap=width is not None).print(table)
+    laid_out = io.StringIO()
+    Console(file=laid_out, width=width).print(table)
+    print_text("\n".join(line.rstrip() for line in laid_out.getvalue().splitlines()))
 
 
 def _cell(value: object) -> str:

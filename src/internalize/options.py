@@ -11,6 +11,9 @@ from internalize.curriculum import Curriculum, Method
 from internalize.errors import InputError
 
 Dtype = Literal["float32", "float64"]
+Grid = Literal["1", "K"]
+Rate = Literal["paper", "calibrated"]
+Oracle = Literal["none", "random", "adversarial"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,59 @@ class TrainOptions:
     def schedule(self) -> Curriculum:
         """The curriculum with its options."""
         return Curriculum(self.curriculum, self.chunk, self.boundaries)
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Algorithm 1. The defaults work at every n; ``preset="paper"`` is verbatim and does not."""
+
+    n: int = 30
+    """Number of input bits."""
+    k: int = 16
+    """Size of the secret set, a power of two."""
+    seed: int = 0
+    """Decides the secret set, all samples and the oracle's random error."""
+    samples: int | None = None
+    """Fresh samples a stage. Default: enough for a predicted failure probability of at most 1e-6."""
+    K: float | None = None
+    """Amplitude: what a child's weight becomes. Default: the least that bounds the final error and freezes layers."""
+    grid: Grid = "K"
+    """Weights are rounded to multiples of 1 (as in the paper) or of K."""
+    rate: Rate = "calibrated"
+    """Learning rate: the paper's K n_t²/(2c), or the same over the exact signal."""
+    oracle: Oracle = "none"
+    """Error of the gradient oracle: none, a random direction, or the worst one."""
+    oracle_error: float = 0.0
+    """2-norm of the oracle's error over all weights."""
+    link: str = "cosine"
+    """Link function: cosine (the paper's) or quartic."""
+    dtype: Dtype = "float32"
+    """Precision of states and products. Sums over chunks are always in float64."""
+    device: str = "cpu"
+    """Where states and products are."""
+    update: Literal["needed", "all"] = "needed"
+    """Compute the gradients that can matter, or all."""
+    preset: Literal["none", "paper"] = "none"
+    """``paper``: K = ⌈n^{ε/16}⌉, B = ⌈n^{2+ε}⌉, grid 1 and the paper's rate, whatever is said above."""
+    epsilon: float = 1.0
+    """ε of the theorem, for the preset."""
+    test_samples: int = 10_000
+    """Fresh samples on which the final errors are measured."""
+    chunk: int | None = None
+    """Samples held at once. Default: about 32 MB of states."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
+            value: int | None = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name}={value} must be at least {least}")
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise InputError(f"epsilon={self.epsilon} must be positive (Theorem 1)")
+        if self.preset == "paper" and (self.samples is not None or self.K is not None):
+            raise InputError(
+                f"samples={self.samples}, K={self.K}: the paper's preset sets both from epsilon (Theorem 1)"
+            )
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

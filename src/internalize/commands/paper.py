@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from internalize.console import Flag, print_json, say
+from internalize.console import Flag, print_json, print_text, say
 from internalize.errors import InputError
 
 
@@ -49,5 +49,5 @@ class Paper:
             print_json(result)
         else:
             say(f"{len(result['figures'])} figure files and the page are written in {result['seconds']} s")
-            print(result["report"])  # noqa: T201
+            print_text(result["report"])
         return 0

@@ -1,13 +1,11 @@
 """`internalize train`."""
 
-import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, say, use_device
+from internalize.console import Flag, default_out, print_json, print_table, say, use_device
 from internalize.errors import InputError
 from internalize.options import TrainOptions, parse_seeds
 
@@ -51,7 +49,7 @@ class Train:
         from internalize.runs import Run
 
         seeds = parse_seeds(self.seeds or str(self.seed))
-        out = self.out or Path("runs") / f"train-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        out = self.out or default_out("train")
         folders = [out / f"seed-{seed}" for seed in seeds] if self.seeds else [out]
         if self.seeds and Run(out).exists:
             raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from internalize.errors import InputError
 from internalize.figures.drawing import Drawing
 from internalize.figures.style import FAINT, HATCH, MUTED, PAGE_WIDTH, RED, WEIGHTS, house_style, spaced
 from internalize.parity.tree import ParityTree
+from internalize.parity.weights import level_weights
 from internalize.runs import Run
 
 FULL = 0.5
@@ -22,16 +22,8 @@ FULL = 0.5
 
 def attention_maps(run: Run) -> list[NDArray[np.float64]]:
     """Softmax weights of each layer, rows the nodes it writes (queries), columns the positions it reads (keys)."""
-    tree, weights = run_tree(run), run.weights()
-    maps: list[NDArray[np.float64]] = []
-    for layer in range(tree.L):
-        name, shape = f"W{layer + 1}", (tree.levels.level_end[layer], tree.levels.width(layer + 1))
-        if name not in weights:
-            raise InputError(f"{run.path} has weights {', '.join(weights)} but no {name}: not a model in level form")
-        if tuple(weights[name].shape) != shape:
-            raise InputError(f"{run.path}: {name} has shape {tuple(weights[name].shape)}, not {shape} as n and k ask")
-        maps.append(weights[name].to(torch.float64).softmax(dim=0).T.numpy())
-    return maps
+    W = level_weights(run.weights(), run_tree(run).levels, run.path)
+    return [w.to(torch.float64).softmax(dim=0).T.numpy() for w in W]
 
 
 def run_tree(run: Run) -> ParityTree:

@@ -37,6 +37,7 @@ from internalize.parity.metrics import measure
 from internalize.parity.stages import parity_stages
 from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import Levels, ParityTree
+from internalize.parity.weights import named_weights
 from internalize.runs import Run
 
 CHECKPOINT_SECONDS = 3.0
@@ -152,7 +153,7 @@ class Training:
         """Weights of one run, under the contract's names."""
         if isinstance(self.model, CoTTransformer):
             return {"W": self.model.W[run]}
-        return {f"W{layer + 1}": W[run] for layer, W in enumerate(self.model.W)}
+        return named_weights([W[run] for W in self.model.W])
 
     def state(self, run: int) -> dict[str, Tensor]:
         """All tensors of one run: weights, and the optimizer's moments and counters where it has any."""

@@ -1,0 +1,189 @@
+"""Algorithm 1 at finite n, predicted against measured: success rates, the law of B*(n), tolerated oracle errors.
+
+    nice -n 19 python benchmarks/prediction_table.py --out docs/finite-n.json > finite-n-tables.md
+
+Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the seeds stated. With
+--parts law,oracle only those tables are made; --quick is a minute's check of the script itself.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from internalize.options import SolveOptions
+from internalize.parity.algorithm import samples_of, setting_of, solve
+from internalize.parity.population import StageGradient
+from internalize.parity.prediction import Setting, limit_factor
+
+
+@dataclass(frozen=True)
+class IndependentEntries(Setting):
+    """The same model with every entry of the gradient independent: what the covariances are worth."""
+
+    @property
+    def gradients(self) -> tuple[StageGradient, ...]:
+        """The exact moments without the covariances."""
+        return tuple(replace(g, shared=np.zeros_like(g.shared), sibling=0.0) for g in super().gradients)
+
+
+def successes(options: SolveOptions, seeds: int, first: int = 0) -> int:
+    runs = (replace(options, seed=seed, test_samples=1) for seed in range(first, first + seeds))
+    return sum(solve(run, stop_at_failure=True).exact_recovery for run in runs)
+
+
+def row(label: str, options: SolveOptions, samples: int, seeds: int, first: int = 0) -> dict[str, Any]:
+    """Predicted and measured success at B = samples, with the distance between them in binomial standard errors."""
+    setting = setting_of(options)
+    predicted = math.exp(setting.log_success(samples))
+    found = successes(replace(options, samples=samples), seeds, first)
+    error = math.sqrt(predicted * (1 - predicted) / seeds)
+    return {
+        "case": label,
+        "n": options.n,
+        "k": options.k,
+        "samples": samples,
+        "predicted": predicted,
+        "independent": math.exp(IndependentEntries(**vars(setting)).log_success(samples)),
+        "successes": found,
+        "seeds": seeds,
+        "z": (found / seeds - predicted) / error if error else 0.0,
+    }
+
+
+def table_of_successes(quick: bool) -> list[dict[str, Any]]:
+    cases: list[tuple[str, SolveOptions]] = [
+        *(("k = n/2", SolveOptions(n=n, k=n // 2)) for n in (16, 32, 64, 128, 256)),
+        *(("k = n/4", SolveOptions(n=n, k=n // 4)) for n in (16, 64, 256)),
+        *(("k = n", SolveOptions(n=n, k=n)) for n in (16, 64, 256)),
+        *(("quartic", SolveOptions(n=n, k=n // 2, link="quartic")) for n in (16, 64, 256)),
+        *(("grid 1", SolveOptions(n=n, k=n // 2, grid="1")) for n in (16, 32)),
+        *(("paper's rate", SolveOptions(n=n, k=n // 2, rate="paper")) for n in (16, 64)),
+    ]
+    return at_half([(label, options, 200 if options.n <= 64 else 50) for label, options in cases], 0, quick)
+
+
+def table_of_fresh_seeds(quick: bool) -> list[dict[str, Any]]:
+    """The first rows again, on other and more seeds: what is chance in the table above is not repeated here."""
+    cases = [("k = n/2", SolveOptions(n=n, k=n // 2), 1000 if n <= 64 else 100) for n in (16, 32, 64, 128, 256)]
+    return at_half(cases, 1000, quick)
+
+
+def at_half(cases: list[tuple[str, SolveOptions, int]], first: int, quick: bool) -> list[dict[str, Any]]:
+    """Success measured where one half is predicted."""
+    rows: list[dict[str, Any]] = []
+    print("| case | n | k | B at predicted 50 % | if entries were independent | measured | standard errors |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for label, options, seeds in cases:
+        if quick and options.n > 32:
+            continue
+        samples = setting_of(options).samples_for(0.5)
+        assert samples is not None
+        found = row(label, options, samples, 10 if quick else seeds, first)
+        share = found["successes"] / found["seeds"]
+        print(
+            f"| {label} | {options.n} | {options.k} | {samples} | {found['independent']:.3f} "
+            f"| {share:.3f} ({found['successes']}/{found['seeds']}) | {found['z']:+.1f} |",
+            flush=True,
+        )
+        rows.append(found)
+    return rows
+
+
+def table_of_the_law(quick: bool) -> list[dict[str, Any]]:
+    """B*(n), k = n/2: predicted, and measured by interpolating the success rates at three B (probit in ln B)."""
+    normal = statistics.NormalDist()
+    seeds = {16: 200, 32: 200, 64: 200, 128: 50, 256: 50, 512: 16, 1024: 8}
+    rows: list[dict[str, Any]] = []
+    print(
+        f"| n | B* predicted | over n ln n (limit {limit_factor(0.5):g}) | B* measured | successes at 0.8, 1, 1.25 B* | n³ |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
+    for n, count in seeds.items():
+        if quick and n > 32:
+            continue
+        options = SolveOptions(n=n, k=n // 2)
+        samples = setting_of(options).samples_for(0.5)
+        assert samples is not None
+        points = [row("law", options, round(samples * f), 10 if quick else count) for f in (0.8, 1.0, 1.25)]
+        # Half a success is added to either side, so that 0 and all have a probit.
+        x = [math.log(point["samples"]) for point in points]
+        y = [normal.inv_cdf((point["successes"] + 0.5) / (point["seeds"] + 1)) for point in points]
+        slope, intercept = statistics.linear_regression(x, y)
+        measured = math.exp(-intercept / slope) if slope > 0 else None
+        ratio = samples / (n * math.log(n))
+        counts = ", ".join(f"{point['successes']}/{point['seeds']}" for point in points)
+        shown = "–" if measured is None else f"{measured:.0f}"
+        print(f"| {n} | {samples} | {ratio:.1f} | {shown} | {counts} | {n**3:.2g} |", flush=True)
+        rows.append({"n": n, "predicted": samples, "measured": measured, "ratio": ratio, "points": points})
+    return rows
+
+
+def predicted_largest_error(options: SolveOptions, samples: int) -> float:
+    """The oracle error at which the modelled success probability is one half, by bisection."""
+    low, high = 0.0, 1.0
+    while high > low * (1 + 1e-6):
+        middle = (low + high) / 2
+        success = setting_of(replace(options, oracle_error=middle)).log_success(samples)
+        low, high = (middle, high) if success > math.log(0.5) else (low, middle)
+    return low
+
+
+def table_of_oracle_errors(quick: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    print("| oracle | n | k | B | error at predicted 50 % | predicted at 0.9, 1, 1.1 of it | measured | seeds |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for n in (16, 32, 64):
+        if quick and n > 16:
+            continue
+        seeds = 10 if quick else 100
+        base = SolveOptions(n=n, k=n // 2)
+        samples = samples_of(base)
+        for oracle in ("random", "adversarial"):
+            options = replace(base, oracle=oracle, oracle_error=1e-6)
+            largest = predicted_largest_error(options, samples)
+            points = [
+                row(oracle, replace(options, oracle_error=largest * f), samples, seeds) | {"oracle_error": largest * f}
+                for f in (0.9, 1.0, 1.1)
+            ]
+            predicted = ", ".join(f"{point['predicted']:.2f}" for point in points)
+            measured = ", ".join(f"{point['successes'] / seeds:.2f}" for point in points)
+            print(
+                f"| {oracle} | {n} | {n // 2} | {samples} | {largest:.3g} | {predicted} | {measured} | {seeds} |",
+                flush=True,
+            )
+            rows.append({"oracle": oracle, "n": n, "largest": largest, "points": points})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write all rows here as JSON; parts not made now are kept")
+    parser.add_argument("--parts", default="success,fresh,oracle,law")
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    makers = {
+        "success": table_of_successes,
+        "fresh": table_of_fresh_seeds,
+        "oracle": table_of_oracle_errors,
+        "law": table_of_the_law,
+    }
+    for part in arguments.parts.split(","):
+        rows = makers[part](arguments.quick)
+        print(flush=True)
+        if arguments.out is not None:
+            kept: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+            whole = arguments.out.with_suffix(".part")
+            whole.write_text(json.dumps(kept | {part: rows}, indent=1) + "\n")
+            whole.replace(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`internalize predict`."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from internalize.console import Flag, print_json, print_table
+from internalize.options import Grid, Oracle, Rate
+
+
+@dataclass(frozen=True)
+class Predict:
+    """What finite n does to Algorithm 1: signal and noise of every stage, and the samples it takes.
+
+    Signal and noise are exact: the population gradient of a child and the deviation of a one-sample gradient elsewhere, as
+    fractions of K at the paper's rate. Probabilities and numbers of samples are a model on top of them, which takes the
+    steps to be Gaussian but for their skewness. Nothing is drawn and nothing is trained.
+
+    Examples:
+      internalize predict --n 30 --k 16
+      internalize predict --n 1024 --k 512 --samples 300000
+      internalize predict --n 30 --k 16 --grid 1 --K 8 --json
+    """
+
+    n: int = 30
+    """Number of input bits."""
+    k: int = 16
+    """Size of the secret set, a power of two."""
+    samples: int | None = None
+    """Samples a stage: also say how likely success is with them."""
+    K: float | None = None
+    """Amplitude. Default: the one that `solve` would take."""
+    grid: Grid = "K"
+    """Weights are rounded to multiples of 1 (as in the paper) or of K."""
+    rate: Rate = "calibrated"
+    """Learning rate: the paper's K n_t²/(2c), or the same over the exact signal."""
+    oracle: Oracle = "none"
+    """Error of the gradient oracle: none, a random direction, or the worst one."""
+    oracle_error: float = 0.0
+    """2-norm of the oracle's error over all weights."""
+    link: str = "cosine"
+    """Link function: cosine (the paper's) or quartic."""
+    epsilon: float = 1.0
+    """ε of the theorem, for the n beyond which its K is large enough."""
+    seed: int = 0
+    """Taken as by every command; nothing here is random."""
+    out: Path | None = None
+    """Run folder to keep the answer in. Without it, nothing is written."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Compute, show, keep."""
+        from internalize.parity.prediction import Setting, predict
+        from internalize.runs import Run
+
+        setting = Setting(self.n, self.k, self.K, self.grid, self.rate, self.oracle, self.oracle_error, self.link)
+        prediction = predict(setting, self.samples, self.epsilon)
+        found = prediction.to_json()
+        if self.out is not None:
+            run = Run(self.out)
+            config = {name: value for name, value in asdict(self).items() if name not in ("out", "json")}
+            with run.locked():
+                run.begin("predict", config, resume=True)
+                run.finish(found)
+        if self.json:
+            print_json(found)
+        else:
+            self._print(found)
+        return 0
+
+    def _print(self, found: dict[str, Any]) -> None:
+        chances = found.get("stage_success_probability", [None] * len(found["signal"]))
+        stages = zip(found["signal"], found["noise"], chances, strict=True)
+        print_table(
+            [
+                {"stage": number, "signal / K": signal, "noise / K at B = 1": noise, "P(recovered)": chance}
+                for number, (signal, noise, chance) in enumerate(stages, start=1)
+            ],
+            ("stage", "signal / K", "noise / K at B = 1", *(["P(recovered)"] if self.samples else [])),
+        )
+        answers = {
+            "samples a stage for 50 %": found["samples_50"],
+            "samples a stage for 99 %": found["samples_99"],
+            "samples a stage by default (failure 1e-6)": found["samples_default"],
+            "K by default": found["K_default"],
+            "limit of samples / (n ln n) at this k/n": found["limit_factor"],
+            f"the theorem's K exceeds ln n for good from (ε = {self.epsilon:g})": f"n = 10^{found['theorem_log10_n']:.0f}",
+            f"success with {self.samples} samples a stage": found.get("success_probability"),
+            "not possible": found.get("reason"),
+        }
+        rows = [{"": name, " ": value} for name, value in answers.items() if value is not None]
+        print_table(rows, ("", " "))

@@ -1,0 +1,101 @@
+"""`internalize solve`."""
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from internalize.console import Flag, default_out, print_json, print_table, say, use_device
+from internalize.options import SolveOptions, parse_seeds
+
+if TYPE_CHECKING:
+    from internalize.parity.algorithm import Solving
+
+
+@dataclass(frozen=True)
+class Solve:
+    """Run Algorithm 1: one quantised gradient step a stage, on fresh samples.
+
+    The defaults recover every layer exactly at every n; --preset paper is the algorithm verbatim and does not. Exits with 1
+    if a layer is not recovered, and says at which stage, why, and what would succeed. `internalize predict` says
+    beforehand how likely that is. Under torchrun the samples are shared out over the processes.
+
+    Examples:
+      internalize solve --n 128 --k 64
+      internalize solve --seeds 0:50 --json
+      internalize solve --preset paper
+      internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
+      torchrun --nproc-per-node 2 -m internalize solve --n 256 --k 128 --out runs/two
+    """
+
+    options: tyro.conf.OmitArgPrefixes[SolveOptions] = field(default_factory=SolveOptions)
+    seeds: str = ""
+    """Several runs one after another, in place of --seed: 0:50 is 0 … 49. Each run gets a folder in --out."""
+    out: Path | None = None
+    """Run folder. Without it, a new one below runs/."""
+    resume: Flag[bool] = False
+    """Continue the run in --out with its next stage; a finished one is shown."""
+    snapshots: Flag[bool] = False
+    """Keep the weights of every stage, and what they were before rounding."""
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Threads of one process."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Solve, show, keep."""
+        from internalize.parity.kept import solve_kept
+        from internalize.progress import Progress
+        from internalize.runs import Run
+
+        use_device(self.options.device, self.threads)
+        seeds = parse_seeds(self.seeds or str(self.options.seed))
+        out = self.out or default_out("solve")
+        with ExitStack() as stack:
+            first = _join_processes(stack)
+            progress = stack.enter_context(Progress(f"solve n={self.options.n} k={self.options.k}"))
+            rows: list[dict[str, object]] = []
+            for number, seed in enumerate(seeds):
+
+                def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:
+                    record, stages = solving.records[-1], self.options.k.bit_length() - 1
+                    seen = f"seed {seed}  stage {record.stage}/{stages}  margin {record.margin:.2f} K"
+                    progress.show(number * stages + record.stage, len(seeds) * stages, seen)
+
+                folder = out / f"seed-{seed}" if self.seeds else out
+                result = solve_kept(
+                    replace(self.options, seed=seed),
+                    Run(folder) if first else None,
+                    resume=self.resume,
+                    snapshots=self.snapshots,
+                    on_stage=on_stage,
+                )
+                rows.append({**result.to_json(), "seed": seed, "out": str(folder)})
+        if not first:
+            return 0
+        failed = [row for row in rows if row["reason"]]
+        if self.json:
+            print_json({"runs": rows} if self.seeds else {k: v for k, v in rows[0].items() if k not in ("seed", "out")})
+        else:
+            columns = ("seed", "exact_recovery", "accuracy", "max_error", "K", "samples_per_stage", "steps", "seconds")
+            print_table(rows, (*columns, "out"))
+        for row in failed:
+            say(f"seed {row['seed']}: {row['reason']}")
+        if self.seeds and len(seeds) > 1:
+            say(f"{len(seeds) - len(failed)} of {len(seeds)} seeds recovered every layer")
+        return 1 if failed else 0
+
+
+def _join_processes(stack: ExitStack) -> bool:
+    """Join the other processes if torchrun started several; whether this is the first."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    stack.callback(dist.destroy_process_group)
+    return dist.get_rank() == 0

@@ -1,0 +1,107 @@
+"""Algorithm 1 in a run folder: each finished stage is kept, and a run that was stopped goes on with the next one.
+
+| file             | content                                                                                          |
+| ---------------- | ------------------------------------------------------------------------------------------------ |
+| `metrics.jsonl`  | one object a stage: its record, `step` (gradient steps so far), `samples` so far, `seconds`      |
+| `snapshots/`     | named by step: `step`, what the stage's layer was before rounding, and `W1 … WL` after           |
+
+Under torch.distributed the first process keeps the folder and tells the others where to begin.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import torch.distributed as dist
+
+from internalize.errors import InputError
+from internalize.interrupt import Interrupted
+from internalize.options import SolveOptions
+from internalize.parity.algorithm import SolveResult, Solving, StageRecord, samples_of, solve
+from internalize.parity.tree import ParityTree
+from internalize.parity.weights import level_weights, named_weights
+from internalize.runs import Run
+
+
+def solve_kept(
+    options: SolveOptions,
+    run: Run | None,
+    *,
+    resume: bool = False,
+    snapshots: bool = False,
+    on_stage: Callable[[Solving], None] = lambda solving: None,
+) -> SolveResult:
+    """Run Algorithm 1 and keep it in ``run``; a finished run is read, an unfinished one continued.
+
+    Args:
+        options: the request.
+        run: the folder; None in every process but the first, or to keep nothing.
+        resume: continue a run that was begun.
+        snapshots: keep every stage's weights, and its step before rounding.
+        on_stage: called after each stage.
+
+    Raises:
+        Interrupted: after Ctrl-C, with all finished stages saved.
+    """
+    if run is None:
+        finished, begun = _from_the_first((None, None))
+        return finished or solve(options, begun=begun, on_stage=on_stage)
+    tree = ParityTree.draw(options.n, options.k, options.seed)
+    samples = samples_of(options)  # refuses what cannot be run, before any folder is made
+    config = {**asdict(options), "secret": list(tree.secret), "mask": "level", "gates": "paper"}
+
+    def keep(solving: Solving) -> None:
+        stage, seconds = len(solving.records), round(solving.seconds, 3)
+        run.append_metrics({**vars(solving.records[-1]), "step": stage, "samples": stage * samples, "seconds": seconds})
+        tensors = {"step": solving.step, **named_weights(solving.weights)}
+        if snapshots:
+            run.save_snapshot(stage, tensors)
+        records = [vars(record) for record in solving.records]
+        run.save_checkpoint(stage, tensors, {"records": records, "seconds": solving.seconds})
+        run.drop_checkpoints(before=stage)
+        on_stage(solving)
+
+    with run.locked():
+        run.begin("solve", config, resume=resume)
+        finished, begun = _from_the_first((_read(run, tree), None) if run.finished else (None, _load(run, tree)))
+        if finished:
+            return finished
+        try:
+            result = solve(options, begun=begun, on_stage=keep)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        run.save_weights(named_weights(result.weights))
+        run.finish(result.to_json())
+        return result
+
+
+def _read(run: Run, tree: ParityTree) -> SolveResult:
+    weights = level_weights(run.weights(), tree.levels, run.path)
+    try:
+        return SolveResult.from_json(run.result, weights)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{run.path / 'result.json'} is not the result of a solve: {error}") from None
+
+
+def _load(run: Run, tree: ParityTree) -> Solving | None:
+    steps = run.checkpoint_steps()
+    if not steps:
+        run.restart()
+        return None
+    tensors, state = run.load_checkpoint(max(steps))
+    weights = tuple(level_weights(tensors, tree.levels, run.path / "checkpoint"))
+    try:
+        records = tuple(StageRecord(**record) for record in state["records"])
+        return Solving(weights, records, state["seconds"], tensors["step"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
+
+
+def _from_the_first(
+    known: tuple[SolveResult | None, Solving | None],
+) -> tuple[SolveResult | None, Solving | None]:
+    """What the first process knows, in every process; with one process, what it knows itself."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return known
+    box = [known]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -1,0 +1,172 @@
+r"""Gradients and answers over more samples than fit in memory: chunk by chunk, summed in float64.
+
+| name        | paper       | meaning                                                            | where       |
+| ----------- | ----------- | ------------------------------------------------------------------ | ----------- |
+| X           | x^(ℓ)_[ℓ+1] | states, one row a position and one column a sample                 | section 2.2 |
+| true_values | b_m         | true values of a level, from the bits alone                        | section 2.1 |
+| base        | –           | softmax weight of the many keys of a column that have equal logits | –           |
+
+States are positions × samples here, the transpose of ``transformer.py``: gathering a few positions is then a copy of
+whole rows. A quantised column has few distinct logits; all keys but a few share one. Where that is so, its mean over
+the keys is \(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}) x_j\), which costs as much as the states
+themselves; where it is not (the grid 1 leaves many keys at −1), the product is dense. The two are one function.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+
+from internalize.counter import Stream
+from internalize.parity.data import draw_bits
+from internalize.parity.link import Link
+from internalize.parity.transformer import LevelTransformer
+from internalize.parity.tree import ParityTree
+
+_STATE_NUMBERS = 2**23
+"""Numbers in a chunk's states by default: 32 MB in float32."""
+_FEW = 6
+"""A column is sparse if it has on average at most this many keys whose logit is not the common one."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples ``start`` … ``start + count − 1`` of a stream, to be gone through in chunks."""
+
+    tree: ParityTree
+    seed: int
+    start: int
+    count: int
+    stream: Stream = "train"
+    chunk: int | None = None
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
+        """The bits, at most a chunk of them at a time."""
+        size = self.chunk or max(_STATE_NUMBERS // self.tree.T, 1)
+        for first in range(self.start, self.start + self.count, size):
+            count = min(size, self.start + self.count - first)
+            bits = draw_bits(self.tree.n, self.seed, first, count, self.stream, self.dtype)
+            yield bits.T.contiguous().to(self.device)
+
+    def share(self) -> "Samples":
+        """What this process does of the samples; all of it if there is one process."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return self
+        rank, world = dist.get_rank(), dist.get_world_size()
+        first, end = self.count * rank // world, self.count * (rank + 1) // world
+        return replace(self, start=self.start + first, count=end - first)
+
+
+def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Float[Tensor, "nodes b"]:
+    """The values of a level's nodes: products over the leaves below each of them."""
+    leaves = bits[list(tree.pairing)]
+    return leaves.view(-1, 2**level, bits.shape[1]).prod(dim=1)
+
+
+class _Layer:
+    """One layer with fixed weights, as a map from the states it reads to the level it writes."""
+
+    def __init__(self, W: Float[Tensor, "keys nodes"], link: Link, like: Tensor) -> None:
+        self.link = link
+        attention = W.softmax(dim=0)
+        common = W.median(dim=0, keepdim=True).values
+        few = common != W
+        base = (common - W.logsumexp(dim=0, keepdim=True)).exp()
+        self.dense = None
+        if int(few.sum()) > _FEW * W.shape[1]:
+            self.dense = attention.T.contiguous().to(like)
+            return
+        rows, columns = few.nonzero(as_tuple=True)
+        self.rows, self.columns = rows.to(like.device), columns.to(like.device)
+        self.extra = (attention - base)[rows, columns].unsqueeze(1).to(like)
+        self.base = base.T.to(like)
+
+    def __call__(self, X: Float[Tensor, "keys b"]) -> Float[Tensor, "nodes b"]:
+        if self.dense is not None:
+            return self.link(self.dense @ X)
+        z = self.base * X.sum(dim=0)
+        return self.link(z.index_add_(0, self.columns, self.extra * X[self.rows]))
+
+
+class _States:
+    """States after the given layers, computed into one buffer."""
+
+    def __init__(self, tree: ParityTree, W: Sequence[Tensor], link: Link, like: Tensor) -> None:
+        self.levels = tree.levels
+        self.layers = [_Layer(w, link, like) for w in W]
+
+    def __call__(self, bits: Float[Tensor, "n b"]) -> Float[Tensor, "keys b"]:
+        end = self.levels.level_end
+        X = bits.new_empty(end[len(self.layers)], bits.shape[1])
+        X[: end[0]] = bits
+        for index, layer in enumerate(self.layers):
+            X[end[index] : end[index + 1]] = layer(X[: end[index]])
+        return X
+
+
+@torch.no_grad()
+def gradient_at_zero(samples: Samples, below: Sequence[Tensor], link: Link) -> Float[Tensor, "keys nodes"]:
+    r"""Gradient of the layer above ``below`` at its start, W = 0, averaged over all processes' samples.
+
+    \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all see one z.
+    """
+    tree, stage = samples.tree, len(below)
+    M, nodes = tree.levels.level_end[stage], tree.levels.width(stage + 1)
+    total = torch.zeros(M, nodes, dtype=torch.float64)
+    states = None
+    for bits in samples.share().chunks():
+        states = states or _States(tree, below, link, like=bits)
+        X = states(bits)
+        z = X.mean(dim=0)
+        R = (link(z) - true_values(tree, bits, stage + 1)) * link.slope(z)
+        total += (X @ R.T - R @ z).double().cpu()
+    return _summed(total) / (M * samples.count)
+
+
+def all_gradients(samples: Samples, W: Sequence[Tensor], link: Link, stage: int) -> list[Tensor]:
+    """Gradients of the stage's loss in layers 0 … ``stage`` by autograd, whatever the weights are.
+
+    The loss is summed over the level that the stage trains: levels above it copy their own label and add exactly 0.
+    """
+    tree = samples.tree
+    model = LevelTransformer(tree.n, tree.k, link, dtype=samples.dtype).to(samples.device)
+    with torch.no_grad():
+        for parameter, w in zip(model.parameters(), W, strict=True):
+            parameter.copy_(w)
+    parameters = list(model.parameters())[: stage + 1]
+    totals = [torch.zeros_like(w, dtype=torch.float64) for w in W[: stage + 1]]
+    for bits in samples.share().chunks():
+        output = model.by_level(bits.T, layers=stage + 1)[-1]
+        loss = (output - true_values(tree, bits, stage + 1).T).square().sum() / 2
+        for total, gradient in zip(totals, torch.autograd.grad(loss, parameters), strict=True):
+            total += gradient.double().cpu()
+    return [_summed(total) / samples.count for total in totals]
+
+
+@torch.no_grad()
+def answers(samples: Samples, W: Sequence[Tensor], link: Link) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """The root as the model computes it from the bits alone, and as it is, for every sample, in float64."""
+    found: list[Tensor] = []
+    truth: list[Tensor] = []
+    states = None
+    for bits in samples.chunks():
+        states = states or _States(samples.tree, W, link, like=bits)
+        found.append(states(bits)[-1].double().cpu())
+        truth.append(true_values(samples.tree, bits, samples.tree.L)[0].double().cpu())
+    return torch.cat(found), torch.cat(truth)
+
+
+def _summed(total: Tensor) -> Tensor:
+    """The sum over all processes, on every one of them."""
+    if dist.is_available() and dist.is_initialized():
+        # nccl sums only what is on its device; gloo is at home on the CPU.
+        device = torch.device("cuda") if dist.get_backend() == "nccl" else total.device
+        moved = total.to(device)
+        dist.all_reduce(moved)
+        return moved.cpu()
+    return total

@@ -1,0 +1,156 @@
+"""`internalize solve` and `internalize predict`: folders, JSON, exit codes, stopping, two processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from internalize import InputError, cli
+from internalize.options import SolveOptions
+from internalize.parity.algorithm import Solving, solve
+from internalize.parity.kept import solve_kept
+from internalize.runs import Run, list_runs
+
+SMALL = ["solve", "--n", "16", "--k", "8"]
+
+
+def test_folder_and_json(tmp_path: Path, capsys):
+    out = tmp_path / "run"
+    assert cli.main([*SMALL, "--out", str(out), "--snapshots", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    run = Run(out)
+    assert found == run.result
+    assert found["exact_recovery"] is True
+    assert found["max_error"] <= 1e-6
+    assert [stage["stage"] for stage in found["stages"]] == [1, 2, 3]
+    assert [(m["stage"], m["step"], m["samples"]) for m in run.metrics()] == [
+        (t, t, t * found["samples_per_stage"]) for t in (1, 2, 3)
+    ]
+    assert {name: tuple(W.shape) for name, W in run.weights().items()} == {"W1": (16, 4), "W2": (20, 2), "W3": (22, 1)}
+    assert run.config["kind"] == "solve"
+    steps = dict(run.snapshots())
+    assert sorted(steps) == [1, 2, 3]
+    for stage in (1, 2, 3):  # before rounding, and rounded: the same but for less than half of K
+        before, after = steps[stage]["step"], steps[stage][f"W{stage}"]
+        assert float((before - after).abs().max()) <= found["K"] / 2
+        assert bool((before != after).any())
+    assert list_runs(tmp_path)["exact_recovery"].to_list() == [True]
+
+
+def test_finished_runs_are_shown_and_others_refused(tmp_path: Path, capsys):
+    argv = [*SMALL, "--out", str(tmp_path / "run")]
+    assert cli.main(argv) == 0
+    assert cli.main(argv) == 2
+    assert "finished already; add --resume" in capsys.readouterr().err
+    assert cli.main([*argv, "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == Run(tmp_path / "run").result
+    assert cli.main([*argv, "--resume", "--K", "20"]) == 2
+    assert "its K is None, not 20.0" in capsys.readouterr().err
+
+
+def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
+    assert cli.main(["solve", "--preset", "paper", "--out", str(tmp_path / "paper"), "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["failed_stage"] == 2
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("internalize:")]
+    assert "K=2 leaves each child attention 0.17 among 30 keys" in line
+    assert "the defaults" in line
+    assert "would succeed" in line
+    out = str(tmp_path / "few")
+    assert cli.main(["solve", "--n", "16", "--k", "8", "--samples", "100", "--seeds", "0:3", "--out", out]) == 1
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 4
+    assert "of 3 seeds recovered every layer" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["solve", "--k", "3"], "k=3"),
+        (["solve", "--samples", "0"], "samples=0"),
+        (["solve", "--K", "nan"], "K=nan"),
+        (["solve", "--grid", "2"], "--grid"),
+        (["solve", "--grid", "1", "--K", "2.5"], "K=2.5 is not a whole number"),
+        (["solve", "--oracle", "random"], "oracle=random and oracle_error=0.0"),
+        (["solve", "--preset", "paper", "--samples", "5"], "the paper's preset sets both"),
+        (["solve", "--threads", "0"], "threads=0"),
+        (["predict", "--n", "3"], "n=3 is less than k=16"),
+        (["predict", "--samples", "-1"], "samples=-1"),
+        (["predict", "--epsilon", "0"], "epsilon=0"),
+        (["predict", "--link", "sine"], "link 'sine'"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert words in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_stopped_after_a_stage_and_continued(tmp_path: Path, capsys):
+    """Ctrl-C during stage 3: 130 on the command line, two stages saved, and the same bits in the end."""
+    options = SolveOptions(n=16, k=8, seed=4)
+    run = Run(tmp_path / "run")
+
+    def stop(solving: Solving) -> None:
+        if len(solving.records) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(cli.Interrupted):
+        solve_kept(options, run, on_stage=stop)
+    assert run.checkpoint_steps() == {2}
+    again = solve_kept(options, run, resume=True)
+    alone = solve(options)
+    assert again.stages == alone.stages
+    assert all(bool((a == b).all()) for a, b in zip(again.weights, alone.weights, strict=True))
+    assert [m["step"] for m in run.metrics()] == [1, 2, 3]
+    reread = solve_kept(options, run, resume=True)
+    assert reread.to_json() == again.to_json()
+
+
+def test_damaged_result_is_named(tmp_path: Path):
+    run = Run(tmp_path / "run")
+    solve_kept(SolveOptions(n=8, k=4), run)
+    for damage in ({"stages": []}, {"stages": 5}, {}):
+        (run.path / "result.json").write_text(json.dumps(damage))
+        with pytest.raises(InputError, match="is not the result of a solve"):
+            solve_kept(SolveOptions(n=8, k=4), run, resume=True)
+
+
+def test_torchrun_with_two_processes_is_one_process(tmp_path: Path):
+    """The real launcher: the first process keeps the folder and prints, and the weights are those of one process."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    argv = [*SMALL, "--threads", "1", "--json", "--out", str(tmp_path / "two")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, "-m", "internalize", *argv], capture_output=True, text=True, env=env, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    two = json.loads(done.stdout)
+    assert cli.main([*SMALL, "--threads", "1", "--out", str(tmp_path / "one")]) == 0
+    one = Run(tmp_path / "one")
+    assert two["exact_recovery"] is True
+    for name, W in one.weights().items():
+        assert bool((Run(tmp_path / "two").weights()[name] == W).all())
+
+
+def test_predict(tmp_path: Path, capsys):
+    out = tmp_path / "prediction"
+    assert cli.main(["predict", "--samples", "1810", "--json", "--out", str(out)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) >= {
+        "signal", "noise", "samples_50", "samples_99", "samples_default", "K_default", "success_probability",
+    }  # fmt: skip
+    assert [round(s, 3) for s in found["signal"]] == [0.803, 0.842, 0.828, 0.841]
+    assert found["success_probability"] == pytest.approx(0.5, abs=0.01)
+    assert Run(out).result == found
+    assert cli.main(["predict", "--n", "64", "--k", "32"]) == 0
+    text = capsys.readouterr().out
+    assert "samples a stage for 50 %" in text
+    assert "P(recovered)" not in text
