@@ -1,11 +1,14 @@
 """cli.py: exit codes, one line for a mistake, one JSON object, and a help that does not wait for torch."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load, save
 
 from internalize import cli
 from internalize.parity import train as train_module
@@ -36,6 +39,14 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (["train", "--seed", "-1"], "seed=-1"),
         (["train", "--seeds", "5:2"], "seeds='5:2'"),
         (["train", "--device", "quantum"], "device='quantum' cannot be used"),
+        (["train", "--device", "meta"], "device='meta' is not cpu, cuda or mps"),
+        (["train", "--threads", "99999999999"], "threads=99999999999"),
+        (["train", "--batch", "1000000000000"], "batch=1000000000000"),
+        (["train", "--n", "4000000", "--eval-samples", "1000000"], "GiB, and this machine has"),
+        (["train", "--seeds", "0:10000000000"], "more than 100000"),
+        (["train", "--seed", "5", "--seeds", "0:2"], "not both"),
+        (["train", "--resume"], "--resume needs --out"),
+        (["solve", "--resume"], "--resume needs --out"),
         (["train", "--chunk", "3"], "belong to icot"),
         (["train", "--stepz", "3"], "--stepz"),
         (["trian"], "trian"),
@@ -83,11 +94,40 @@ def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_module, "Interruptible", AtOnce)
         assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == 130
-    assert "everything up to here is saved" in capsys.readouterr().err
+    assert "interrupted, and saved up to here; --resume goes on" in capsys.readouterr().err
     (tensors,) = (tmp_path / "run" / "checkpoint").glob("*.safetensors")
-    tensors.write_bytes(tensors.read_bytes()[:50])
+    place, whole = tensors.with_suffix(".json"), tensors.read_bytes()
+    good = json.loads(place.read_text())
+    resume = [*TINY, "--out", str(tmp_path / "run"), "--resume"]
     metrics = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    assert cli.main([*TINY, "--out", str(tmp_path / "run"), "--resume"]) == 2
+    for change in (
+        {"stage": 99},
+        {"stage": "x"},
+        {"stage_step": -5},
+        {"seconds": None},
+        {"metrics_bytes": "x"},
+        {"step": 7},
+    ):
+        place.write_text(json.dumps({**good, **change}))
+        assert cli.main(resume) == 2, change
+        assert "is damaged" in said(capsys)
+    place.write_text(json.dumps(good))
+    loaded = load(whole)
+    for change in (
+        {"W1.exp_avg": torch.zeros(3, 3)},
+        {"W1": torch.zeros(3, 3)},
+        {"W1": loaded["W1"].double()},
+        {"W9": torch.zeros(1)},
+    ):
+        tensors.write_bytes(save({**loaded, **change}))
+        assert cli.main(resume) == 2, change
+        assert "has not the tensors" in said(capsys)
+    tensors.write_bytes(save({name: value for name, value in loaded.items() if name != "W1.step"}))
+    assert cli.main(resume) == 2
+    assert "has not the tensors" in said(capsys)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics  # nothing was cut before all was found good
+    tensors.write_bytes(whole[:50])
+    assert cli.main(resume) == 2
     assert str(tensors) in said(capsys)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics
 
@@ -105,6 +145,48 @@ def test_json_is_one_object(tmp_path: Path, capsys):
     assert [run["seed"] for run in listed] == [0, 0, 1]
     assert cli.main(["runs", str(tmp_path), "--where", "seed=1", "curriculum=log-icot"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+    assert cli.main(["runs", str(tmp_path), "--where", "finished=True", "lr=0.1", "seed=1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    for argv in (["--where", "root=1"], ["--columns", "colour"]):
+        assert cli.main(["runs", str(tmp_path), *argv]) == 2
+        assert "no run has" in said(capsys)
+
+
+def test_a_path_is_not_markup(tmp_path: Path, capsys):
+    out = tmp_path / "x[red]y[" / "b]"
+    assert cli.main([*TINY, "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+
+
+INTERNALIZE = [sys.executable, "-m", "internalize"]
+
+
+def test_a_reader_that_has_had_enough(tmp_path: Path):
+    """`| head -c 1` is no error; a full device is one, said in a line."""
+    cli.main([*TINY, "--out", str(tmp_path / "run")])
+    with subprocess.Popen(
+        [*INTERNALIZE, "runs", str(tmp_path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait() == 0
+        assert process.stderr.read() == ""
+    with Path("/dev/full").open("w") as full:
+        argv = [*INTERNALIZE, "runs", str(tmp_path), "--json"]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "internalize: cannot write to standard output: No space left on device\n"
+
+
+def test_a_plain_terminal():
+    """ASCII only: help, answers and mistakes come out all the same."""
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for argv, status in ((["train", "--help"], 0), (["predict"], 0), (["train", "--curriculum", "x"], 2)):
+        done = subprocess.run([*INTERNALIZE, *argv], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert len(done.stderr.splitlines()) == (status == 2)
+        assert "---" not in done.stderr
 
 
 def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch, capsys):

@@ -129,7 +129,7 @@ def test_torchrun_with_two_processes_is_one_process(tmp_path: Path):
     argv = [*SMALL, "--threads", "1", "--json", "--out", str(tmp_path / "two")]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*torchrun, "-m", "internalize", *argv], capture_output=True, text=True, env=env, check=False, timeout=300
+        [*torchrun, "-m", "internalize", "--", *argv], capture_output=True, text=True, env=env, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     two = json.loads(done.stdout)

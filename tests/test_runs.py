@@ -31,7 +31,7 @@ def test_list_and_filter(run: Run):
     train(TINY, [1], [Run(run.path.parent / "two")])
     unfinished = Run(run.path.parent / "three")
     with unfinished.locked():
-        unfinished.begin("train", {"n": 4, "seed": 9}, resume=False)
+        unfinished.begin("train", {"n": 4, "seed": 9})
     frame = list_runs(run.path.parent)
     assert frame["seed"].to_list() == [0, 9, 1]
     assert frame["finished"].to_list() == [True, False, True]
@@ -84,7 +84,17 @@ def test_other_runs_and_other_files_are_left_alone(run: Run, tmp_path: Path):
     (stranger / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"holds 'thesis.tex'"):
         train(TINY, [0], [Run(stranger)])
-    assert [p.name for p in stranger.iterdir() if p.name != ".lock"] == ["thesis.tex"]
+    hidden = stranger / "sub" / ".deep.tmp"
+    hidden.parent.mkdir()
+    for path in (stranger / ".important.tmp", hidden):
+        path.write_text("mine")
+    before = sorted(stranger.rglob("*"))
+    with pytest.raises(InputError, match="is not a run folder and holds"):
+        train(TINY, [0], [Run(stranger)])
+    assert sorted(stranger.rglob("*")) == before  # not even a lock
+    with pytest.raises(InputError, match="which is not ours"):
+        Run(stranger).discard()
+    assert hidden.read_text() == "mine"
 
 
 def test_unfinished_folder_of_a_killed_start_is_taken(tmp_path: Path):
@@ -193,29 +203,82 @@ def test_damaged_tensors(tmp_path: Path):
             load_tensors(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "listed"),
+    [("n", "four", False), ("n", 10**23, True), ("seed", [1], False), ("lr", "fast", True), ("version", None, False)],
+)
+def test_odd_configs_do_not_break_the_list(run: Run, key: str, value: object, listed: bool):
+    """Wrong types are named in the column `broken`; a number that is too large for a column is shown as text."""
+    train(TINY, [1], [Run(run.path.parent / "two")])
+    config = json.loads((run.path / "config.json").read_text())
+    (run.path / "config.json").write_text(json.dumps({**config, key: value}))
+    frame = list_runs(run.path.parent)
+    assert frame.height == 2
+    assert (frame["broken"][0] is None) == listed
+
+
+def test_all_or_none_of_several_runs(run: Run):
+    """With one of three finished, the three are refused and the other two folders are not even made."""
+    parent = run.path.parent
+    with pytest.raises(InputError, match="finished already"):
+        train(TINY, [5, 0, 6], [Run(parent / "five"), run, Run(parent / "six")])
+    assert [path.name for path in parent.iterdir()] == ["one"]
+    (done, *_) = train(TINY, [0, 5], [run, Run(parent / "five")], resume=True)
+    assert done == run.result
+
+
+def damaged_files(run: Run) -> list[tuple[str, bytes, str]]:
+    result = run.result
+    return [
+        ("result.json", b"{}", "is not the result of a training"),
+        ("result.json", json.dumps({**result, "accuracy": "high"}).encode(), "is not the result of a training"),
+        ("metrics.jsonl", b"", "is damaged"),
+        ("metrics.jsonl", b'{"step": 0, "loss": 1}\n', "ends at step 0, the result at 2"),
+        ("weights.safetensors", save({"W1": torch.zeros(3, 3)}), "W1 has shape"),
+        ("weights.safetensors", save({"V": torch.zeros(4, 1)}), "no W1"),
+    ]
+
+
+def test_finished_runs_are_checked_before_they_are_shown(run: Run):
+    for name, content, words in damaged_files(run):
+        whole = (run.path / name).read_bytes()
+        (run.path / name).write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            train(TINY, [0], [run], resume=True)
+        (run.path / name).write_bytes(whole)
+    train(TINY, [0], [run], resume=True)
+
+
 def test_metrics_with_a_half_written_last_line(run: Run):
     whole = run.metrics()
     with (run.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 3, "sta')
     assert run.metrics() == whole
-    (run.path / "metrics.jsonl").write_bytes(b"nonsense\n")
-    with pytest.raises(InputError, match="a line that is not JSON"):
-        run.metrics()
+    for line, words in [
+        (b"nonsense\n", "is not JSON"),
+        (b"3\n", "is not a JSON object"),
+        (b'{"a": NaN}\n', "NaN is not"),
+    ]:
+        (run.path / "metrics.jsonl").write_bytes(line)
+        with pytest.raises(InputError, match=words):
+            run.metrics()
 
 
 def test_damaged_checkpoints(tmp_path: Path):
     """A checkpoint that is truncated, belongs to other sizes, or is later than the metrics is refused by name."""
     run = Run(tmp_path / "run")
     with run.locked():
-        run.begin("train", {"n": 4}, resume=False)
+        run.begin("train", {"n": 4})
         run.append_metrics({"step": 1})
         run.save_checkpoint(1, {"W1": torch.zeros(4, 1)}, {"stage": 0})
     kept = tmp_path / "kept"
     shutil.copytree(run.path, kept)
 
     (run.path / "metrics.jsonl").write_bytes(b"")
-    with pytest.raises(InputError, match="it is damaged"):
+    with pytest.raises(InputError, match="is damaged: it has 0 bytes"):
         run.load_checkpoint(1)
+    (run.path / "checkpoint" / "notes.json").write_text("{}")  # not ours, and no checkpoint
+    assert run.checkpoint_steps() == {1}
     shutil.rmtree(run.path)
     shutil.copytree(kept, run.path)
     tensors = run.path / "checkpoint" / "00000001.safetensors"

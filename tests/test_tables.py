@@ -154,10 +154,10 @@ def test_sizes_has_a_row_a_setting_and_hides_no_failure(runs, tmp_path):
     rows = sizes([*tiny_runs(tmp_path / "failed", failed, (0, 1)), *runs], OPTIONS)
     own, other = sorted(rows, key=lambda row: -row.steps)
     assert (own.steps, own.seeds, other.steps, other.seeds) == (OPTIONS.steps, 3, 1, 2)
-    assert (own.solved, own.accuracy_min, own.note) == (3, 1.0, "the paper's experiment")
+    assert (own.solved, own.accuracy_min, own.claimed) == (3, 1.0, True)
     assert own.child_attention_min == min(run.result["min_child_attention"] for run in runs)
     assert other.solved < other.seeds
-    assert other.note == "not claimed by the paper"
+    assert not other.claimed
 
 
 def test_groups_ignore_the_seed_and_nothing_else(runs):

@@ -1,17 +1,21 @@
 """train.py: the paper's experiment solves its task, runs together are runs alone, counters start with the gradient."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 from internalize import InputError
+from internalize.interrupt import Interrupted
 from internalize.options import Dtype, TrainOptions, parse_seeds
 from internalize.parity import LevelTransformer, ParityTree, add_trace, draw_bits, stage_loss
 from internalize.parity.metrics import child_attention, measure
-from internalize.parity.train import Training, train
+from internalize.parity.train import Progress, train
+from internalize.parity.training import Training
 from internalize.runs import Run
+from internalize.tables import spikes
 
 SMALL = TrainOptions(n=8, k=4, steps=30, eval_every=10, eval_samples=200)
 
@@ -100,6 +104,40 @@ def test_together_is_alone():
                 assert together[number][key] == pytest.approx(alone[key], abs=tolerance), (dtype, seed, key)
 
 
+def test_resumed_elsewhere_says_so(tmp_path: Path):
+    """Another order of the seeds goes on to the same bits; another number of threads is said to change the last ones."""
+    options = TrainOptions(n=12, k=4, steps=30, eval_samples=100)
+    alone = [Run(tmp_path / f"alone-{seed}") for seed in (0, 1, 2)]
+    train(options, [0, 1, 2], alone)
+
+    def stop(now: Progress) -> None:
+        if now.done == 25:
+            signal.raise_signal(signal.SIGTERM)
+
+    stopped = [Run(tmp_path / f"stopped-{seed}") for seed in (0, 1, 2)]
+    with pytest.raises(Interrupted):
+        train(options, [0, 1, 2], stopped, report=stop)
+    said: list[str] = []
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(Interrupted):
+            train(
+                options,
+                [0, 1, 2],
+                stopped,
+                resume=True,
+                report=lambda now: signal.raise_signal(signal.SIGTERM),
+                say=said.append,
+            )
+    finally:
+        torch.set_num_threads(1)
+    assert said == ["resumed with threads 2 where it was 1: the last bits will differ"]
+    train(options, [2, 1, 0], stopped[::-1], resume=True)
+    for one, other in zip(alone, stopped, strict=True):
+        for name, W in one.weights().items():
+            torch.testing.assert_close(other.weights()[name], W, rtol=1e-4, atol=1e-4)
+
+
 def test_counters_start_with_the_first_gradient():
     """At stage t the layers above t have no optimizer state at all, and have not moved: not even by weight decay."""
     training = Training(TrainOptions(n=8, k=8, steps=3), [0])
@@ -170,6 +208,21 @@ def test_zero_steps_is_an_evaluation(tmp_path: Path):
     assert result["steps"] == 0
     assert len(run.metrics()) == 2
     json.dumps(result, allow_nan=False)
+
+
+def test_the_papers_experiment_on_two_seeds(tmp_path: Path):
+    """n = 30, k = 16: solved, at least 0.4 on every true child, and three spikes that are gone within 100 steps."""
+    runs = [Run(tmp_path / str(seed)) for seed in (0, 1)]
+    for result in train(TrainOptions(), [0, 1], runs):
+        assert result["accuracy"] == 1.0
+        assert result["min_child_attention"] >= 0.4
+    for run in runs:
+        found = spikes(run.metrics())
+        assert [spike.stage for spike in found] == [2, 3, 4]
+        for spike in found:
+            assert spike.height > 100 * spike.before
+            assert spike.steps_to_return is not None
+            assert spike.steps_to_return <= 100
 
 
 @pytest.mark.slow

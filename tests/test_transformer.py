@@ -293,11 +293,26 @@ def test_gates_that_look_at_the_states():
     close(by_function(D), by_name(D))
 
 
+def test_gates_are_part_of_the_module():
+    """Named gates follow the module to another dtype; learned ones are among its parameters and get a gradient."""
+    named = BlockTransformer(6, 4).to(torch.float64)
+    assert isinstance(named.gates, Tensor)
+    assert named.gates.dtype == torch.float64
+    learned = BlockTransformer(6, 4, gates=torch.nn.Parameter(torch.full((2, 9), 0.5)))
+    assert len(list(learned.parameters())) == 3
+    learned(torch.ones(1, 9)).sum().backward()
+    assert all(p.grad is not None for p in learned.parameters())
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: LevelTransformer(30, 12), "k=12"),
         (lambda: LevelTransformer(8, 4)(torch.zeros(1, 11), layers=3), "layers=3 is outside 0 … 2"),
+        (lambda: LevelTransformer(8, 4)(torch.zeros(1, 9)), "an input of 9 positions; n=8, k=4 have n . k − 1 = 11"),
+        (lambda: BlockTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
+        (lambda: CoTTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
+        (lambda: LiteralTransformer(Levels(300_000, 2)), "n=300000, k=2, B=1"),
         (lambda: LevelTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
         (lambda: CoTTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
         (lambda: named_mask("none", Levels(8, 4)), "mask 'none'"),

@@ -8,9 +8,11 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
@@ -44,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         say(f"{error}")
         return WRONG
-    except Interrupted:
-        say("interrupted; everything up to here is saved, --resume goes on")
+    except Interrupted as how:
+        say(f"interrupted, and saved up to here; {how}")
         return INTERRUPTED
     except KeyboardInterrupt:
         say("interrupted")
@@ -55,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """The `internalize` command."""
     sys.excepthook = _report_bug
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be asked to end is to be interrupted
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             errors="backslashreplace"
@@ -80,13 +83,16 @@ def _parse(argv: list[str]) -> Any:
 
 
 def _first_sentence(box: str) -> str:
-    """What tyro's box says up to its first rule, and where it points for help."""
+    """What tyro's box says between its title and its first rule. A plain terminal gets another box, ruled by hyphens."""
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
-    body = [line for line in lines[1:] if line]
-    rules = [number for number, line in enumerate(body) if not line.strip("─")]
-    message = " ".join(body[: rules[0]] if rules else body)
+    body = dropwhile(_is_rule, filter(None, lines[1:]))
+    message = " ".join(takewhile(lambda line: not _is_rule(line), body))
     message = re.sub(r"^Error parsing __tyro\S*: ", "", message).rstrip(".")  # tyro's name for what has none
     return f"{message}; see internalize --help"
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("─-")
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

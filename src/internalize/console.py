@@ -11,7 +11,9 @@ from typing import Any
 
 import tyro
 
+from internalize.counter import check_seed
 from internalize.errors import InputError
+from internalize.options import parse_seeds
 
 Flag = tyro.conf.FlagCreatePairsOff
 """A switch that is either given or not: --json, and no --no-json."""
@@ -33,6 +35,9 @@ def print_text(text: str) -> None:
         print(text, flush=True)  # noqa: T201
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would flush into the pipe again
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -44,10 +49,11 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
     """Rows on standard output, one line each; in a pipe or a file nothing is cut off."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(Text(_cell(row.get(column))) for column in columns))  # Text: [x] in a path is no markup
     width = None if sys.stdout.isatty() else 10_000
     laid_out = io.StringIO()
     Console(file=laid_out, width=width).print(table)
@@ -62,11 +68,22 @@ def use_device(name: str, threads: int) -> str:
     """Make torch use that many threads, and return the device if it can be used here."""
     import torch
 
-    if threads < 1:
-        raise InputError(f"threads={threads} must be at least 1")
+    if not 1 <= threads <= 1024:
+        raise InputError(f"threads={threads} is outside 1 … 1024")
     torch.set_num_threads(threads)
     try:
+        if torch.device(name).type not in ("cpu", "cuda", "mps"):
+            raise InputError(f"device={name!r} is not cpu, cuda or mps")
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
         raise InputError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
+
+
+def chosen_seeds(seed: int, seeds: str, out: Path | None, *, resume: bool) -> tuple[int, ...]:
+    """The seeds that a command with --seed, --seeds, --out and --resume is asked for; refuses what contradicts itself."""
+    if resume and out is None:
+        raise InputError("--resume needs --out: the folder of the run to continue")
+    if seeds and seed:
+        raise InputError(f"give --seed {seed} or --seeds {seeds}, not both")
+    return parse_seeds(seeds) if seeds else (check_seed(seed),)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -55,13 +56,25 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     with reading(path):
         content = path.read_bytes()
+    return parse_json(content, path)
+
+
+def parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in some bytes of a file. Numbers that are not finite are no JSON."""
     try:
-        value: object = json.loads(content)
+        value: object = json.loads(content, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {str(error) or type(error).__name__}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path} is not a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Interrupted(Exception):  # noqa: N818  (not an error: the state is saved, the command exits with 130)
-    """The user asked to stop; everything up to here is saved."""
+    """The user asked to stop, and everything up to here is saved. Its text says how to go on."""
 
 
 class Interruptible:

@@ -122,11 +122,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, colon, end = part.partition(":")
         try:
-            seeds += range(int(first), int(end)) if colon else [int(first)]
+            some = range(int(first), int(end)) if colon else range(int(first), int(first) + 1)
         except ValueError:
             raise InputError(f"seeds={text!r}: {part!r} is neither a number nor a range like 0:20") from None
-        if len(seeds) > 100_000:
+        if len(seeds) + some.stop - some.start > 100_000:
             raise InputError(f"seeds={text!r} are more than 100000 runs at once")
+        seeds += some
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"seeds={text!r} must name at least one seed, and none twice")
     return tuple(check_seed(seed) for seed in seeds)

@@ -8,11 +8,10 @@ number of cores.
 import multiprocessing
 import os
 import queue
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -84,16 +83,18 @@ def reproduce(
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
     from internalize.report import write_report
+    from internalize.tables import claims, paper_runs
 
     began = time.perf_counter()
     jobs = [job for experiment in experiments for job in _jobs(out, experiment, first_seed)]
     for job in jobs:
-        for folder, seed in zip(job.folders, job.seeds, strict=True):
-            _drop_if_unusable(Run(folder), job.options, seed, say)
+        _discard_if_unusable(job, say)
     _train_all([job for job in jobs if not all(Run(folder).finished for folder in job.folders)], processes, report)
-    page = write_report(out, [Run(folder) for job in jobs for folder in job.folders], paper=paper)
+    runs = [Run(folder) for job in jobs for folder in job.folders]
+    page = write_report(out, runs, paper=paper)
+    holds = all(claim.holds for claim in claims(paper_runs(runs, paper), paper))
     figures = sorted(str(path.relative_to(out)) for path in (out / "figures").iterdir())
-    return {"report": str(page), "figures": figures, "seconds": round(time.perf_counter() - began, 1)}
+    return {"report": str(page), "figures": figures, "holds": holds, "seconds": round(time.perf_counter() - began, 1)}
 
 
 def _jobs(out: Path, experiment: Experiment, first_seed: int) -> Iterator[Job]:
@@ -104,20 +105,27 @@ def _jobs(out: Path, experiment: Experiment, first_seed: int) -> Iterator[Job]:
         yield Job(experiment.options, some, folders)
 
 
-def _drop_if_unusable(run: Run, options: TrainOptions, seed: int, say: Callable[[str], None]) -> None:
-    """Remove a run of ours that is damaged or has other settings; it is trained again."""
-    if not run.path.exists():
-        return
-    try:
-        config = Run.open(run.path).config
-        wanted = {**asdict(options), "boundaries": list(options.boundaries), "seed": seed}
-        if any(config.get(key) != value for key, value in wanted.items()):
-            raise InputError(f"{run.path} has other settings than this version's")
-        if run.finished:
-            _ = run.result, run.weights(), run.metrics(), run.env  # each refuses what it cannot read
-    except InputError as error:
-        say(f"{error}; training {run.path} again")
-        shutil.rmtree(run.path)
+def _discard_if_unusable(job: Job, say: Callable[[str], None]) -> None:
+    """Remove a job's runs if one is damaged or has other settings. All, because their last bits depend on each other."""
+    from internalize.parity.train import check_finished, run_config
+
+    runs = [Run(folder) for folder in job.folders]
+    for run, seed in zip(runs, job.seeds, strict=True):
+        if not run.path.exists():
+            continue
+        try:
+            if run.exists:
+                run.check("train", run_config(job.options, seed), resume=True)
+            if run.finished:
+                check_finished(run)
+            elif run.checkpoint_steps():
+                run.load_checkpoint(max(run.checkpoint_steps()))
+        except InputError as error:
+            say(f"{error}; training it again with the {len(runs) - 1} that were trained together with it")
+            for unusable in runs:
+                if unusable.path.exists():
+                    unusable.discard()
+            return
 
 
 def _train_all(jobs: Sequence[Job], processes: int | None, report: Callable[[float, float, str], None]) -> None:
@@ -147,7 +155,7 @@ def _train_all(jobs: Sequence[Job], processes: int | None, report: Callable[[flo
             state[message.job] = (message.done, message.total)
             report(sum(done for done, _ in state.values()), sum(total for _, total in state.values()), message.text)
     if interrupt.requested:
-        raise Interrupted
+        raise Interrupted("the same command goes on")
     for worker in workers:
         if worker.exitcode != 0:
             raise RuntimeError(f"a training process ended with status {worker.exitcode}; its traceback is above")

@@ -117,7 +117,7 @@ def _tiles(
     paper: TrainOptions, rows: Sequence[SizeRow], found: Sequence[Sequence[Spike]], all_claims: Sequence[Claim]
 ) -> list[Tile]:
     """The headline's numbers: claims, accuracy, attention, return of the loss."""
-    own = next(row for row in rows if row.note == "the paper's experiment")
+    own = next(row for row in rows if row.claimed)
     held = sum(claim.holds for claim in all_claims)
     tiles = [
         Tile(f"{held} of {len(all_claims)}", "claims hold as measured here", held == len(all_claims)),

@@ -17,17 +17,19 @@ Nothing is pickled. Reading takes no lock.
 import contextlib
 import json
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import load_tensors, read_json, reading, save_tensors, write_json, writing
+from internalize.files import load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,6 +39,22 @@ VERSION = 1
 """Of the folder's layout. A reader refuses a version it does not know."""
 
 Json = dict[str, Any]
+
+
+_OURS = frozenset(
+    (
+        "config.json",
+        "env.json",
+        "metrics.jsonl",
+        "weights.safetensors",
+        "snapshots",
+        "checkpoint",
+        "result.json",
+        ".lock",
+    )
+)
+_LITTER = re.compile(r"\..+\.\d+\.tmp")
+"""What `files.write_atomically` leaves behind when it is killed."""
 
 
 class Run:
@@ -68,6 +86,9 @@ class Run:
     def config(self) -> Json:
         """The resolved options with `kind` and `version`."""
         config = read_json(self.path / "config.json")
+        for key, kind in {"version": int, "kind": str, "n": int, "k": int, "seed": int, "secret": list}.items():
+            if not isinstance(config.get(key, kind()), kind):
+                raise InputError(f"{self.path / 'config.json'}: {key} is {config[key]!r}, not of type {kind.__name__}")
         if config.get("version") != VERSION:
             raise InputError(
                 f"{self.path / 'config.json'} has version {config.get('version')!r}; this package reads version {VERSION}"
@@ -90,16 +111,10 @@ class Run:
         """Hold the folder against a second writer. The folder is made if it is missing."""
         return _Lock(self.path)
 
-    def begin(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the folder this run's, or make sure that it is. Call it under the lock.
-
-        A folder with other files, another run, or the same run without ``resume`` is refused and left as it is.
-        """
-        for litter in self.path.rglob(".*.tmp"):  # of a writer that was killed; we hold the lock, so nobody is writing
-            litter.unlink(missing_ok=True)
-        wanted = {"version": VERSION, "kind": kind, **config}
+    def check(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
         if self.exists:
-            found = self.config
+            found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
             for key in sorted({*wanted, *found}):
                 if (want := _as_json(wanted.get(key))) != found.get(key):
                     raise InputError(
@@ -109,12 +124,32 @@ class Run:
             if not resume:
                 state = "is finished" if self.finished else "was begun"
                 raise InputError(f"{self.path}: this run {state} already; add --resume, or choose another --out")
-            return
-        strangers = [path.name for path in self.path.iterdir() if path.name not in (".lock", "env.json")]
-        if strangers:
-            raise InputError(f"{self.path} is not a run folder and holds {strangers[0]!r}; choose another --out")
-        write_json(self.path / "env.json", describe_environment())
-        write_json(self.path / "config.json", wanted)
+        elif stranger := self._stranger():
+            raise InputError(f"{self.path} is not a run folder and holds {stranger!r}; choose another --out")
+
+    def begin(self, kind: str, config: Mapping[str, Any]) -> None:
+        """Make the folder this run's, after `check` and under the lock: `begin_runs` does all three."""
+        for folder in (self.path, self.path / "checkpoint", self.path / "snapshots"):
+            for litter in folder.glob(".*.tmp"):  # of a writer that was killed
+                if _LITTER.fullmatch(litter.name):
+                    litter.unlink(missing_ok=True)
+        if not self.exists:
+            write_json(self.path / "env.json", describe_environment())
+            write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
+
+    def discard(self) -> None:
+        """Remove the folder and all that is in it, unless somebody writes it or it holds a file that is not ours."""
+        with self.locked():
+            if stranger := self._stranger():
+                raise InputError(f"{self.path} holds {stranger!r}, which is not ours; move it away, then try again")
+            with writing(self.path):
+                shutil.rmtree(self.path)
+
+    def _stranger(self) -> str | None:
+        """The name of a file that no run has."""
+        with reading(self.path):
+            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
+        return next((name for name in names if name not in _OURS and not _LITTER.fullmatch(name)), None)
 
     def finish(self, result: Json) -> None:
         """Write the result, and drop the checkpoint that is no longer needed."""
@@ -139,10 +174,7 @@ class Run:
             return []
         with reading(path):
             lines = path.read_bytes().split(b"\n")[:-1]
-        try:
-            return [cast(Json, json.loads(line)) for line in lines]
-        except ValueError as error:
-            raise InputError(f"{path} has a line that is not JSON ({error})") from None
+        return [parse_json(line, path) for line in lines]
 
     # Weights
 
@@ -174,12 +206,15 @@ class Run:
         with writing(folder):
             folder.mkdir(exist_ok=True)
             size = metrics.stat().st_size if metrics.exists() else 0
+            if size:
+                with metrics.open("rb") as file:
+                    os.fsync(file.fileno())  # the checkpoint speaks of these bytes, so they must not be lost after it
         save_tensors(folder / f"{step:08d}.safetensors", tensors)
         write_json(folder / f"{step:08d}.json", {**state, "step": step, "metrics_bytes": size})
 
     def checkpoint_steps(self) -> set[int]:
         """Steps at which there is a whole checkpoint."""
-        return {int(path.stem) for path in (self.path / "checkpoint").glob("*.json")}
+        return {int(path.stem) for path in self._checkpoint_files() if path.suffix == ".json"}
 
     def drop_checkpoints(self, *, before: int) -> None:
         """Remove the checkpoints of earlier steps."""
@@ -188,31 +223,31 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
-        """Tensors and state of a checkpoint; takes the metrics back to where they were then."""
-        state = read_json(self.path / "checkpoint" / f"{step:08d}.json")
-        tensors = load_tensors(self.path / "checkpoint" / f"{step:08d}.safetensors")
-        self._truncate_metrics(int(state["metrics_bytes"]))
-        return tensors, state
+        """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
+        path = self.path / "checkpoint" / f"{step:08d}.json"
+        state = read_json(path)
+        size = state.get("metrics_bytes")
+        if state.get("step") != step or type(size) is not int or size < 0:
+            raise InputError(f"{path} is damaged: its step is {state.get('step')!r}, its metrics_bytes {size!r}")
+        metrics = self.path / "metrics.jsonl"
+        found = metrics.stat().st_size if metrics.exists() else 0
+        if found < size:
+            raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
+        return load_tensors(path.with_suffix(".safetensors")), state
 
-    def restart(self) -> None:
-        """Take a run that was killed before its first checkpoint back to its beginning."""
-        self._truncate_metrics(0)
-
-    def _truncate_metrics(self, size: int) -> None:
-        path = self.path / "metrics.jsonl"
-        if not path.exists() and size == 0:
-            return
-        with writing(path):
-            found = path.stat().st_size if path.exists() else 0
-            if found < size:
-                raise InputError(
-                    f"{path} has {found} bytes, but the checkpoint was written after {size}: it is damaged"
-                )
-            os.truncate(path, size)
+    def go_back(self, state: Json | None) -> None:
+        """Take the metrics back to where they were at a checkpoint; without one, to the beginning."""
+        if (self.path / "checkpoint").exists() and not (self.path / "checkpoint").is_dir():
+            raise InputError(f"{self.path / 'checkpoint'} is not a folder")
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():
+            with writing(metrics):
+                os.truncate(metrics, state["metrics_bytes"] if state else 0)
 
     def _checkpoint_files(self) -> list[Path]:
         # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
-        return sorted((self.path / "checkpoint").glob("[0-9]*.*"), key=lambda p: p.suffix != ".json")
+        files = [path for path in (self.path / "checkpoint").glob("[0-9]*.*") if path.stem.isdecimal()]
+        return sorted(files, key=lambda path: path.suffix != ".json")
 
 
 class _Lock:
@@ -236,6 +271,26 @@ class _Lock:
         self._lock.release()
 
 
+@contextlib.contextmanager
+def begin_runs(
+    runs: Sequence[Run], kind: str, configs: Sequence[Mapping[str, Any]], *, resume: bool
+) -> Generator[None]:
+    """Hold the folders of runs that go together, all of them theirs, or refuse with none of them changed."""
+
+    def check_all() -> None:
+        for run, config in zip(runs, configs, strict=True):
+            run.check(kind, config, resume=resume)
+
+    check_all()  # before a folder or a lock is made
+    with contextlib.ExitStack() as locks:
+        for run in sorted(runs, key=lambda run: run.path):  # in one order, so that two commands never hold half each
+            locks.enter_context(run.locked())
+        check_all()
+        for run, config in zip(runs, configs, strict=True):
+            run.begin(kind, config)
+        yield
+
+
 def _as_json(value: object) -> object:
     return json.loads(json.dumps(value))  # tuples become lists, as they do in the file
 
@@ -245,7 +300,7 @@ def find_runs(root: str | Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(Path(root).rglob("config.json"))]
 
 
-def list_runs(root: str | Path, **where: object) -> "pl.DataFrame":
+def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
     """Every run in or below a folder as a frame: path, finished, its options and, if finished, its results.
 
     Keywords keep the runs whose option or result of that name has that value: ``list_runs("runs", n=30)``. Runs that
@@ -262,8 +317,10 @@ def list_runs(root: str | Path, **where: object) -> "pl.DataFrame":
             row["broken"] = str(error)
         if all(row.get(key) == value for key, value in where.items()):
             rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return pl.DataFrame(rows, infer_schema_length=None, strict=False)
 
 
 def _scalars(values: Json) -> Json:
-    return {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+    """What fits a cell. Numbers that no column can hold are shown as text."""
+    scalars = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+    return {key: str(value) if type(value) is int and abs(value) >= 2**63 else value for key, value in scalars.items()}

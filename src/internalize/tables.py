@@ -256,7 +256,8 @@ class SizeRow:
     accuracy_median: float
     accuracy_min: float
     child_attention_min: float
-    note: str
+    claimed: bool
+    """Whether these are the paper's settings; it claims nothing about others."""
 
 
 def sizes(runs: Iterable[Run], paper: TrainOptions | None = None) -> list[SizeRow]:
@@ -279,7 +280,7 @@ def sizes(runs: Iterable[Run], paper: TrainOptions | None = None) -> list[SizeRo
                 accuracy_median=median(accuracies),
                 accuracy_min=min(accuracies),
                 child_attention_min=min(result["min_child_attention"] for result in results),
-                note="the paper's experiment" if options == paper else "not claimed by the paper",
+                claimed=options == paper,
             )
         )
     return rows

@@ -50,4 +50,6 @@ class Paper:
         else:
             say(f"{len(result['figures'])} figure files and the page are written in {result['seconds']} s")
             print_text(result["report"])
-        return 0
+        if not result["holds"]:
+            say("not every claim of the paper holds on these runs; the page says which")
+        return 0 if result["holds"] else 1

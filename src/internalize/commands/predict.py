@@ -52,7 +52,7 @@ class Predict:
     def __call__(self) -> int:
         """Compute, show, keep."""
         from internalize.parity.prediction import Setting, predict
-        from internalize.runs import Run
+        from internalize.runs import Run, begin_runs
 
         setting = Setting(self.n, self.k, self.K, self.grid, self.rate, self.oracle, self.oracle_error, self.link)
         prediction = predict(setting, self.samples, self.epsilon)
@@ -60,8 +60,7 @@ class Predict:
         if self.out is not None:
             run = Run(self.out)
             config = {name: value for name, value in asdict(self).items() if name not in ("out", "json")}
-            with run.locked():
-                run.begin("predict", config, resume=True)
+            with begin_runs([run], "predict", [config], resume=True):
                 run.finish(found)
         if self.json:
             print_json(found)

@@ -1,7 +1,5 @@
 """`internalize runs`."""
 
-import contextlib
-import json as jsonlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +7,8 @@ import tyro
 
 from internalize.console import Flag, print_json, print_table, say
 from internalize.errors import InputError
+
+_USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Runs:
     """Folder to look in."""
     where: tuple[str, ...] = ()
     """Keep the runs with these values, each as name=value."""
-    columns: tuple[str, ...] = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path")
+    columns: tuple[str, ...] = _USUAL
     """What to show of each run."""
     json: Flag[bool] = False
     """Print one JSON object with all columns on standard output."""
@@ -36,7 +36,13 @@ class Runs:
 
         if not self.root.is_dir():
             raise InputError(f"{self.root} is not a folder; name the one that holds the runs")
-        rows = list_runs(self.root, **dict(_condition(text) for text in self.where)).to_dicts()
+        frame = list_runs(self.root)
+        conditions = [_condition(text) for text in self.where]
+        known = {*frame.columns, *_USUAL}
+        for name in (*(name for name, _ in conditions), *self.columns):
+            if frame.height and name not in known:
+                raise InputError(f"no run has {name!r}; there are {', '.join(frame.columns)}")
+        rows = [row for row in frame.to_dicts() if all(_shown(row.get(name)) == value for name, value in conditions)]
         if self.json:
             print_json({"runs": rows})
         else:
@@ -47,10 +53,13 @@ class Runs:
         return 0
 
 
-def _condition(text: str) -> tuple[str, object]:
+def _condition(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"where={text!r} is not of the form name=value")
-    with contextlib.suppress(ValueError):
-        return name, jsonlib.loads(value)
     return name, value
+
+
+def _shown(value: object) -> str:
+    """A value as the table and the command line write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from internalize.console import Flag, default_out, print_json, print_table, say, use_device
-from internalize.options import SolveOptions, parse_seeds
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
+from internalize.options import SolveOptions
 
 if TYPE_CHECKING:
     from internalize.parity.algorithm import Solving
@@ -28,7 +28,7 @@ class Solve:
       internalize solve --seeds 0:50 --json
       internalize solve --preset paper
       internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
-      torchrun --nproc-per-node 2 -m internalize solve --n 256 --k 128 --out runs/two
+      torchrun --nproc-per-node 2 -m internalize -- solve --n 256 --k 128 --out runs/two
     """
 
     options: tyro.conf.OmitArgPrefixes[SolveOptions] = field(default_factory=SolveOptions)
@@ -52,18 +52,20 @@ class Solve:
         from internalize.runs import Run
 
         use_device(self.options.device, self.threads)
-        seeds = parse_seeds(self.seeds or str(self.options.seed))
+        seeds = chosen_seeds(self.options.seed, self.seeds, self.out, resume=self.resume)
         out = self.out or default_out("solve")
         with ExitStack() as stack:
             first = _join_processes(stack)
-            progress = stack.enter_context(Progress(f"solve n={self.options.n} k={self.options.k}"))
+            title = f"solve n={self.options.n} k={self.options.k}"
+            progress = stack.enter_context(Progress(title)) if first else None
             rows: list[dict[str, object]] = []
             for number, seed in enumerate(seeds):
 
                 def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:
                     record, stages = solving.records[-1], self.options.k.bit_length() - 1
                     seen = f"seed {seed}  stage {record.stage}/{stages}  margin {record.margin:.2f} K"
-                    progress.show(number * stages + record.stage, len(seeds) * stages, seen)
+                    if progress:
+                        progress.show(number * stages + record.stage, len(seeds) * stages, seen)
 
                 folder = out / f"seed-{seed}" if self.seeds else out
                 result = solve_kept(

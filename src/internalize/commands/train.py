@@ -5,9 +5,9 @@ from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, default_out, print_json, print_table, say, use_device
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
 from internalize.errors import InputError
-from internalize.options import TrainOptions, parse_seeds
+from internalize.options import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Train:
         from internalize.progress import Progress
         from internalize.runs import Run
 
-        seeds = parse_seeds(self.seeds or str(self.seed))
+        seeds = chosen_seeds(self.seed, self.seeds, self.out, resume=self.resume)
         out = self.out or default_out("train")
         folders = [out / f"seed-{seed}" for seed in seeds] if self.seeds else [out]
         if self.seeds and Run(out).exists:
@@ -73,6 +73,7 @@ class Train:
                 snapshots=self.snapshots,
                 resume=self.resume,
                 report=report,
+                say=say,
             )
         rows = [{**result, "out": str(folder)} for result, folder in zip(results, folders, strict=True)]
         if self.json:

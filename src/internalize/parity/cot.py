@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from internalize.errors import InputError
 from internalize.parity.link import COSINE, Link
 from internalize.parity.mask import level_mask, masked_softmax
+from internalize.parity.transformer import check_width
 from internalize.parity.tree import Levels
 
 
@@ -50,6 +51,7 @@ class CoTTransformer(nn.Module):
 
     def forward(self, D: Float[Tensor, "*data B T"]) -> Float[Tensor, "*runs B T"]:
         """Teacher forcing: the input bits, and every node computed from the tokens shown below it."""
+        check_width(D, self.levels)
         Y = self.link(D @ self.attention())
         return torch.cat([D[..., : self.levels.n].expand(*Y.shape[:-1], -1), Y], dim=-1)
 

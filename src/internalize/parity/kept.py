@@ -19,7 +19,7 @@ from internalize.options import SolveOptions
 from internalize.parity.algorithm import SolveResult, Solving, StageRecord, samples_of, solve
 from internalize.parity.tree import ParityTree
 from internalize.parity.weights import level_weights, named_weights
-from internalize.runs import Run
+from internalize.runs import Run, begin_runs
 
 
 def solve_kept(
@@ -60,15 +60,14 @@ def solve_kept(
         run.drop_checkpoints(before=stage)
         on_stage(solving)
 
-    with run.locked():
-        run.begin("solve", config, resume=resume)
+    with begin_runs([run], "solve", [config], resume=resume):
         finished, begun = _from_the_first((_read(run, tree), None) if run.finished else (None, _load(run, tree)))
         if finished:
             return finished
         try:
             result = solve(options, begun=begun, on_stage=keep)
         except KeyboardInterrupt:
-            raise Interrupted from None
+            raise Interrupted("all finished stages are saved, --resume goes on") from None
         run.save_weights(named_weights(result.weights))
         run.finish(result.to_json())
         return result
@@ -85,15 +84,19 @@ def _read(run: Run, tree: ParityTree) -> SolveResult:
 def _load(run: Run, tree: ParityTree) -> Solving | None:
     steps = run.checkpoint_steps()
     if not steps:
-        run.restart()
+        run.go_back(None)
         return None
     tensors, state = run.load_checkpoint(max(steps))
     weights = tuple(level_weights(tensors, tree.levels, run.path / "checkpoint"))
     try:
         records = tuple(StageRecord(**record) for record in state["records"])
-        return Solving(weights, records, state["seconds"], tensors["step"])
+        begun = Solving(weights, records, float(state["seconds"]), tensors["step"])
     except (KeyError, TypeError) as error:
         raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
+    if len(records) != state["step"]:
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {state['step']}")
+    run.go_back(state)
+    return begun
 
 
 def _from_the_first(

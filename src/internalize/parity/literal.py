@@ -42,10 +42,11 @@ class LiteralTransformer:
     ) -> None:
         self.levels = levels
         self.link = link
+        self.L = levels.L if gates is None else len(gates)
+        self._refuse_if_too_large(B=1)
         visible = level_mask(levels) if visible is None else visible
         self.C = torch.zeros(levels.T, levels.T, dtype=torch.float64).masked_fill(~visible, -torch.inf)
         self.gates = (paper_gates(levels) if gates is None else gates).to(torch.float64)
-        self.L = len(self.gates)
 
     def embed(self, D: Float[Tensor, "B T"]) -> Float[Tensor, "d T"]:
         """E(D): one-hot positions, the data in block 1, zeros in the blocks that the layers will write."""

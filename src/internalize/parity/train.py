@@ -1,50 +1,30 @@
-r"""AdamW through the stages of a curriculum: the paper's experiment.
+"""`train`: AdamW through the stages of a curriculum, kept in run folders and resumed from them.
 
-| name         | paper             | meaning                                                       | where        |
-| ------------ | ----------------- | ------------------------------------------------------------- | ------------ |
-| TrainOptions | n = 30, k = 16, … | the settings, the paper's by default                          | appendix B.2 |
-| Training     | –                 | runs in progress: same settings, one seed and secret set each | section 4    |
-| stage        | t                 | counted from 0 here, from 1 in metrics and messages           | section 3.1  |
-
-What the paper leaves open, settled here: every batch is fresh, the optimizer is not reset between stages, and a layer's
-counters start with its first gradient. The last is decisive. At stage t the layers above t get no gradient (None, not
-zero), so AdamW skips them; zero gradients would advance their bias correction, and n = 64, k = 32 would end at chance.
-
-Runs are trained together along the leading dimension. The loss is their sum, so no run's gradient knows of another.
+| name         | paper             | meaning                                              | where        |
+| ------------ | ----------------- | ---------------------------------------------------- | ------------ |
+| TrainOptions | n = 30, k = 16, … | the settings, the paper's by default                 | appendix B.2 |
+| train        | section 4         | every stage in turn, evaluated and saved on the way  | section 4    |
 """
 
-import math
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from internalize.counter import Stream
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted, Interruptible
 from internalize.options import TrainOptions
-from internalize.parity.cot import CoTTransformer
-from internalize.parity.data import add_trace, draw_bits
 from internalize.parity.link import get_link
-from internalize.parity.loss import level_loss, stage_loss
-from internalize.parity.metrics import measure
-from internalize.parity.stages import parity_stages
-from internalize.parity.transformer import LevelTransformer
+from internalize.parity.training import Json, Training
 from internalize.parity.tree import Levels, ParityTree
-from internalize.parity.weights import named_weights
-from internalize.runs import Run
+from internalize.parity.weights import level_weights
+from internalize.runs import Run, begin_runs
 
 CHECKPOINT_SECONDS = 3.0
-_AHEAD_BYTES = 32 * 2**20
 _TOGETHER_BYTES = 512 * 2**20
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,129 +37,6 @@ class Progress:
     metrics: list[Json]
 
 
-class Training:
-    """Runs in progress: the model, the optimizer and the place in the curriculum.
-
-    Everything random comes from counters (seed, sample number), so this object's state is its tensors and its place.
-    """
-
-    def __init__(self, options: TrainOptions, seeds: Sequence[int], device: str = "cpu") -> None:
-        self.options = options
-        self.seeds = tuple(seeds)
-        self.device = torch.device(device)
-        self.dtype: torch.dtype = getattr(torch, options.dtype)
-        self.trees = [ParityTree.draw(options.n, options.k, seed) for seed in self.seeds]
-        self.levels = self.trees[0].levels
-        self.stages = parity_stages(self.levels, options.schedule())
-        form = CoTTransformer if options.curriculum == "cot" else LevelTransformer
-        self.model = form(options.n, options.k, get_link(options.link), runs=(len(self.seeds),), dtype=self.dtype).to(
-            self.device
-        )
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay, fused=True
-        )
-        self.stage = 0
-        self.step = 0
-        """Updates made in this stage."""
-        self.seconds = 0.0
-        self.latest: list[Json] = []
-        self._ahead: dict[int, Tensor] = {}
-        self._validation = self._draw(0, options.eval_samples, "validation")
-
-    @property
-    def done(self) -> int:
-        """Updates made in all."""
-        return self.stage * self.options.steps + self.step
-
-    @property
-    def total(self) -> int:
-        """Updates to make in all."""
-        return len(self.stages) * self.options.steps
-
-    def update(self) -> None:
-        """One step of AdamW on a fresh batch of every run."""
-        loss = self._loss(self._batch(self.done)).sum()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        self.step += 1
-
-    @torch.no_grad()
-    def evaluate(self) -> None:
-        """Measure every run on its held-out samples: ``latest`` holds one metrics object a run."""
-        losses = cast(list[float], self._loss(self._validation).tolist())
-        for seed, loss in zip(self.seeds, losses, strict=True):
-            if not math.isfinite(loss):
-                raise InputError(
-                    f"the loss of seed {seed} is {loss} at step {self.done}: lr={self.options.lr} is too large"
-                )
-        place = {
-            "step": self.done,
-            "stage": self.stage + 1,
-            "samples": self.done * self.options.batch,
-        }
-        measured = measure(self.model, self.trees, self._validation)
-        self.latest = [
-            {**place, "loss": loss, **run, "seconds": round(self.seconds, 3)}
-            for loss, run in zip(losses, measured, strict=True)
-        ]
-
-    def _loss(self, sequence: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs"]:
-        stage = self.stages[self.stage]
-        if isinstance(self.model, LevelTransformer):
-            return level_loss(self.model, sequence, stage)
-        return stage_loss(self.model(sequence), sequence, stage)
-
-    def _draw(self, start: int, count: int, stream: Stream) -> Float[Tensor, "runs B T"]:
-        drawn = [
-            add_trace(tree, draw_bits(tree.n, seed, start, count, stream, self.dtype))
-            for tree, seed in zip(self.trees, self.seeds, strict=True)
-        ]
-        return torch.stack(drawn).to(self.device)
-
-    def _batch(self, number: int) -> Float[Tensor, "runs B T"]:
-        """Samples number · batch … of every seed, drawn some batches ahead: Python's overhead once for many steps."""
-        if number not in self._ahead:
-            bytes_a_batch = len(self.seeds) * self.options.batch * self.levels.T * self.dtype.itemsize
-            count = max(1, min(self.total - number, _AHEAD_BYTES // bytes_a_batch))
-            block = self._draw(number * self.options.batch, count * self.options.batch, "train")
-            batches = torch.split(block, self.options.batch, dim=1)
-            self._ahead = dict(enumerate(batches, start=number))
-        return self._ahead[number]
-
-    # State
-
-    def weights(self, run: int) -> dict[str, Tensor]:
-        """Weights of one run, under the contract's names."""
-        if isinstance(self.model, CoTTransformer):
-            return {"W": self.model.W[run]}
-        return named_weights([W[run] for W in self.model.W])
-
-    def state(self, run: int) -> dict[str, Tensor]:
-        """All tensors of one run: weights, and the optimizer's moments and counters where it has any."""
-        tensors = self.weights(run)
-        for name, parameter in zip(list(tensors), self.model.parameters(), strict=True):
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"{name}.{key}"] = value if key == "step" else value[run]
-        return tensors
-
-    def restore(self, states: Sequence[dict[str, Tensor]], stage: int, step: int, seconds: float) -> None:
-        """Put all runs where they were when they were saved."""
-        self.stage, self.step, self.seconds = stage, step, seconds
-        for name, parameter in zip(list(self.weights(0)), self.model.parameters(), strict=True):
-            with torch.no_grad():
-                parameter.copy_(torch.stack([state[name] for state in states]))
-            keys = [key.partition(".")[2] for key in states[0] if key.startswith(f"{name}.")]
-            self.optimizer.state[parameter] = {
-                key: states[0][f"{name}.step"]
-                if key == "step"
-                else torch.stack([state[f"{name}.{key}"] for state in states]).to(self.device)
-                for key in keys
-            }
-            if not keys:
-                del self.optimizer.state[parameter]
-
-
 def train(
     options: TrainOptions,
     seeds: Sequence[int] = (0,),
@@ -189,6 +46,7 @@ def train(
     snapshots: bool = False,
     resume: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Json]:
     """Train one run a seed, together, and return their results in the order of the seeds.
 
@@ -200,6 +58,7 @@ def train(
         snapshots: keep the weights of every evaluation.
         resume: continue runs that were begun; finished ones are returned as they are.
         report: called at every evaluation.
+        say: called with a line if a resumed run will not end with the bits that it would have had.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -208,15 +67,16 @@ def train(
         return _train(Training(options, seeds, device), [], snapshots=False, report=report)
     if len(runs) != len(seeds):
         raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run has one of its own")
-    configs = [run_config(options, seed) for seed in seeds]  # refuses what cannot be trained, before any folder is made
-    with ExitStack() as locks:
-        for run, config in zip(runs, configs, strict=True):
-            locks.enter_context(run.locked())
-            run.begin("train", config, resume=resume)
+    _refuse_if_too_large(options)
+    configs = [run_config(options, seed) for seed in seeds]
+    with begin_runs(runs, "train", configs, resume=resume):
         left = {run: seed for run, seed in zip(runs, seeds, strict=True) if not run.finished}
-        for step, group in _groups(options, list(left)):
+        for run in runs:
+            if run not in left:
+                check_finished(run)
+        for step, group in _groups(options, left):
             training = Training(options, [left[run] for run in group], device)
-            _restore(training, group, step)
+            _restore(training, group, step, say)
             _train(training, group, snapshots=snapshots, report=report)
         return [run.result for run in runs]
 
@@ -229,15 +89,16 @@ def run_config(options: TrainOptions, seed: int) -> Json:
     return {**asdict(options), "seed": seed, "secret": list(tree.secret), "mask": "level", "gates": gates}
 
 
-def _groups(options: TrainOptions, runs: list[Run]) -> list[tuple[int | None, list[Run]]]:
+def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int | None, list[Run]]]:
     """Which runs can go on together: those with a checkpoint at a common step, as many at once as memory allows.
 
-    Runs that were trained together and killed while saving have the step before in common.
+    Runs that were trained together and killed while saving have the step before in common. In order of seeds, because
+    the last bits of a run depend on its place.
     """
     levels = Levels(options.n, options.k)
     together = max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T))
     groups: list[tuple[int | None, list[Run]]] = []
-    steps = {run: run.checkpoint_steps() for run in runs}
+    steps = {run: run.checkpoint_steps() for run in sorted(seeds, key=lambda run: seeds[run])}
     while steps:
         common = Counter(step for own in steps.values() for step in own)
         step = max(common, key=lambda s: (common[s], s)) if common else None
@@ -248,21 +109,81 @@ def _groups(options: TrainOptions, runs: list[Run]) -> list[tuple[int | None, li
     return groups
 
 
-def _restore(training: Training, runs: Sequence[Run], step: int | None) -> None:
+def _restore(training: Training, runs: Sequence[Run], step: int | None, say: Callable[[str], None]) -> None:
+    """Put the training where the runs' checkpoints of that step are. Everything is checked before anything is changed."""
     if step is None:
         for run in runs:
-            run.restart()
+            run.go_back(None)
         return
-    states: list[dict[str, Tensor]] = []
-    place: Json = {}
-    for number, run in enumerate(runs):
-        tensors, place = run.load_checkpoint(step)
-        wanted = {name: tuple(tensor.shape) for name, tensor in training.weights(number).items()}
-        if any(name not in tensors or tuple(tensors[name].shape) != shape for name, shape in wanted.items()):
-            raise InputError(f"{run.path}: the checkpoint of step {step} has not the weights of n, k and curriculum")
-        states.append(tensors)
-    training.restore(states, place["stage"], place["stage_step"], place["seconds"])
+    loaded = [run.load_checkpoint(step) for run in runs]
+    for run, (tensors, state) in zip(runs, loaded, strict=True):
+        _check_checkpoint(training, run, tensors, state)
+    for run, (_, state) in zip(runs, loaded, strict=True):
+        run.go_back(state)
+    state = loaded[0][1]
+    for name, value in training.circumstances().items():
+        if state.get(name) != value:
+            say(f"resumed with {name} {value} where it was {state.get(name)}: the last bits will differ")
+    training.restore([tensors for tensors, _ in loaded], state["stage"], state["stage_step"], state["seconds"])
     training.latest = [run.metrics()[-1] for run in runs]
+
+
+def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor], state: Json) -> None:
+    """Refuse a checkpoint that is not one of this training's: its place, and the shape and type of every tensor."""
+    stage, stage_step = state.get("stage"), state.get("stage_step")
+    place = (
+        type(stage) is int
+        and type(stage_step) is int
+        and 0 <= stage < len(training.stages)
+        and 0 <= stage_step <= training.options.steps
+        and stage * training.options.steps + stage_step == state["step"]
+    )
+    if not (place and isinstance(state.get("seconds"), int | float) and run.metrics()):
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage!r}, step {stage_step!r} of it")
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, weight in training.weights(0).items():
+        wanted[name] = tuple(weight.shape)
+        if f"{name}.step" in tensors:  # a layer that has had a gradient
+            wanted |= {f"{name}.step": (), f"{name}.exp_avg": wanted[name], f"{name}.exp_avg_sq": wanted[name]}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    types = {tensor.dtype for name, tensor in tensors.items() if not name.endswith(".step")}
+    if found != wanted or types != {training.dtype}:
+        raise InputError(f"{run.path / 'checkpoint'} has not the tensors of this n, k, curriculum and dtype")
+
+
+def check_finished(run: Run) -> None:
+    """Refuse a finished training run whose files are damaged or do not belong together."""
+    config, result, metrics, weights = run.config, run.result, run.metrics(), run.weights()
+    numbers = ("accuracy", "l2_error", "max_error", "min_child_attention", "steps", "samples", "seconds")
+    if any(not isinstance(result.get(name), int | float) for name in numbers):
+        raise InputError(
+            f"{run.path / 'result.json'} is not the result of a training: it lacks one of {', '.join(numbers)}"
+        )
+    if not metrics or any(not isinstance(m.get("step"), int) or "loss" not in m for m in metrics):
+        raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: a line has no step or no loss")
+    if metrics[-1]["step"] != result["steps"]:
+        raise InputError(
+            f"{run.path / 'metrics.jsonl'} ends at step {metrics[-1]['step']}, the result at {result['steps']}"
+        )
+    levels = Levels(config["n"], config["k"])
+    if config["gates"] == "cot":
+        if {name: tuple(W.shape) for name, W in weights.items()} != {"W": (levels.T, levels.k - 1)}:
+            raise InputError(f"{run.path / 'weights.safetensors'} has not the one matrix W of explicit CoT")
+    else:
+        level_weights(weights, levels, run.path / "weights.safetensors")
+
+
+def _refuse_if_too_large(options: TrainOptions) -> None:
+    """Refuse what one run alone could not hold in this machine's memory."""
+    levels, itemsize = Levels(options.n, options.k), 8 if options.dtype == "float64" else 4
+    weights = sum(levels.level_end[layer] * levels.width(layer + 1) for layer in range(levels.L))
+    need = itemsize * (8 * max(options.batch, options.eval_samples) * levels.T + 5 * weights)
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > have:
+        raise InputError(
+            f"n={options.n}, k={options.k}, batch={options.batch}, eval_samples={options.eval_samples} need about "
+            f"{need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f}"
+        )
 
 
 def _train(
@@ -285,6 +206,7 @@ def _train(
         nonlocal saved
         training.seconds = time.perf_counter() - began
         place = {"stage": training.stage, "stage_step": training.step, "seconds": training.seconds}
+        place |= training.circumstances()
         for number, run in enumerate(runs):
             run.save_checkpoint(training.done, training.state(number), place)
         for run in runs:
@@ -302,7 +224,7 @@ def _train(
                 if interrupt.requested or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     save()
                 if interrupt.requested:
-                    raise Interrupted
+                    raise Interrupted("--resume goes on")
             if training.stage + 1 == len(training.stages):
                 break
             training.stage, training.step = training.stage + 1, 0

@@ -80,6 +80,7 @@ class LevelTransformer(nn.Module):
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
         """Readout after ``layers`` layers: what they computed, and above it the input's own tokens."""
+        check_width(D, self.levels)
         H = self.states(D[..., : self.levels.n], layers)
         shown = D[..., H.shape[-1] :]
         return torch.cat([H, shown.expand(*H.shape[:-1], -1)], dim=-1)
@@ -102,13 +103,15 @@ class BlockTransformer(nn.Module):
         n: number of input bits.
         k: size of the secret set.
         mask: a name, or ``visible[key, query]``.
-        gates: a name, an L × T tensor (which may require gradients), or a function of (layer, states).
+        gates: a name, an L × T tensor, or a function of (layer, states). To learn them, give an ``nn.Parameter`` or an
+            ``nn.Module``: either becomes part of this module.
         link: the link function.
         runs: leading dimensions of the weights.
         dtype: of weights and gates.
     """
 
     visible: Tensor
+    gates: Tensor | GateFunction
 
     def __init__(
         self,
@@ -124,7 +127,12 @@ class BlockTransformer(nn.Module):
         self.levels = Levels(n, k)
         self.link = link
         self.register_buffer("visible", named_mask(mask, self.levels) if isinstance(mask, str) else mask)
-        self.gates = named_gates(gates, self.levels).to(dtype) if isinstance(gates, str) else gates
+        if isinstance(gates, str):
+            gates = named_gates(gates, self.levels)
+        if isinstance(gates, Tensor) and not isinstance(gates, nn.Parameter):
+            self.register_buffer("gates", gates.to(dtype))
+        else:
+            self.gates = gates
         self.W = nn.ParameterList(
             torch.zeros(*runs, self.levels.T, self.levels.T, dtype=dtype) for _ in range(self.levels.L)
         )
@@ -146,11 +154,18 @@ class BlockTransformer(nn.Module):
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
         """Readout after ``layers`` layers (default all)."""
+        check_width(D, self.levels)
         H = D
         for layer in range(_checked_layers(self.levels, layers)):
             g = self.gate(layer, H)
             H = g * self.link(H @ self.attention(layer)) + (1 - g) * H
         return H
+
+
+def check_width(D: Tensor, levels: Levels) -> None:
+    """Refuse an input that has not one number for each position."""
+    if D.shape[-1] != levels.T:
+        raise InputError(f"an input of {D.shape[-1]} positions; n={levels.n}, k={levels.k} have n + k − 1 = {levels.T}")
 
 
 def _weight(W: nn.ParameterList, layer: int) -> Tensor:

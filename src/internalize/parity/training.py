@@ -1,0 +1,168 @@
+r"""Runs in progress: the model, the optimizer and the place in the curriculum.
+
+| name        | paper          | meaning                                                          | where        |
+| ----------- | -------------- | ---------------------------------------------------------------- | ------------ |
+| Training    | –              | runs with the same settings, one seed and secret set each        | section 4    |
+| stage, step | t              | counted from 0; the stage from 1 in metrics and messages         | section 3.1  |
+| update      | AdamW          | one step on a fresh batch of every run                           | appendix B.2 |
+
+What the paper leaves open, settled here: every batch is fresh, the optimizer is not reset between stages, and a layer's
+counters start with its first gradient. The last is decisive. At stage t the layers above t get no gradient (None, not
+zero), so AdamW skips them; zero gradients would advance their bias correction, and n = 64, k = 32 would end at chance.
+
+Runs are trained together along the leading dimension. The loss is their sum, so no run's gradient knows of another.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from internalize.counter import Stream
+from internalize.errors import InputError
+from internalize.options import TrainOptions
+from internalize.parity.cot import CoTTransformer
+from internalize.parity.data import add_trace, draw_bits
+from internalize.parity.link import get_link
+from internalize.parity.loss import level_loss, stage_loss
+from internalize.parity.metrics import measure
+from internalize.parity.stages import parity_stages
+from internalize.parity.transformer import LevelTransformer
+from internalize.parity.tree import ParityTree
+from internalize.parity.weights import named_weights
+
+_AHEAD_BYTES = 32 * 2**20
+
+Json = dict[str, Any]
+
+
+class Training:
+    """Runs in progress: the model, the optimizer and the place in the curriculum.
+
+    Everything random comes from counters (seed, sample number), so this object's state is its tensors and its place.
+    """
+
+    def __init__(self, options: TrainOptions, seeds: Sequence[int], device: str = "cpu") -> None:
+        self.options = options
+        self.seeds = tuple(seeds)
+        self.device = torch.device(device)
+        self.dtype: torch.dtype = getattr(torch, options.dtype)
+        self.trees = [ParityTree.draw(options.n, options.k, seed) for seed in self.seeds]
+        self.levels = self.trees[0].levels
+        self.stages = parity_stages(self.levels, options.schedule())
+        form = CoTTransformer if options.curriculum == "cot" else LevelTransformer
+        self.model = form(options.n, options.k, get_link(options.link), runs=(len(self.seeds),), dtype=self.dtype).to(
+            self.device
+        )
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay, fused=True
+        )
+        self.stage = 0
+        self.step = 0
+        """Updates made in this stage."""
+        self.seconds = 0.0
+        self.latest: list[Json] = []
+        self._ahead: dict[int, Tensor] = {}
+        self._validation = self._draw(0, options.eval_samples, "validation")
+
+    @property
+    def done(self) -> int:
+        """Updates made in all."""
+        return self.stage * self.options.steps + self.step
+
+    @property
+    def total(self) -> int:
+        """Updates to make in all."""
+        return len(self.stages) * self.options.steps
+
+    def update(self) -> None:
+        """One step of AdamW on a fresh batch of every run."""
+        loss = self._loss(self._batch(self.done)).sum()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """Measure every run on its held-out samples: ``latest`` holds one metrics object a run."""
+        losses = cast(list[float], self._loss(self._validation).tolist())
+        for seed, loss in zip(self.seeds, losses, strict=True):
+            if not math.isfinite(loss):
+                raise InputError(
+                    f"the loss of seed {seed} is {loss} at step {self.done}: lr={self.options.lr} is too large"
+                )
+        place = {
+            "step": self.done,
+            "stage": self.stage + 1,
+            "samples": self.done * self.options.batch,
+        }
+        measured = measure(self.model, self.trees, self._validation)
+        self.latest = [
+            {**place, "loss": loss, **run, "seconds": round(self.seconds, 3)}
+            for loss, run in zip(losses, measured, strict=True)
+        ]
+
+    def _loss(self, sequence: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs"]:
+        stage = self.stages[self.stage]
+        if isinstance(self.model, LevelTransformer):
+            return level_loss(self.model, sequence, stage)
+        return stage_loss(self.model(sequence), sequence, stage)
+
+    def _draw(self, start: int, count: int, stream: Stream) -> Float[Tensor, "runs B T"]:
+        drawn = [
+            add_trace(tree, draw_bits(tree.n, seed, start, count, stream, self.dtype))
+            for tree, seed in zip(self.trees, self.seeds, strict=True)
+        ]
+        return torch.stack(drawn).to(self.device)
+
+    def _batch(self, number: int) -> Float[Tensor, "runs B T"]:
+        """Samples number · batch … of every seed, drawn some batches ahead: Python's overhead once for many steps."""
+        if number not in self._ahead:
+            bytes_a_batch = len(self.seeds) * self.options.batch * self.levels.T * self.dtype.itemsize
+            count = max(1, min(self.total - number, _AHEAD_BYTES // bytes_a_batch))
+            block = self._draw(number * self.options.batch, count * self.options.batch, "train")
+            batches = torch.split(block, self.options.batch, dim=1)
+            self._ahead = dict(enumerate(batches, start=number))
+        return self._ahead[number]
+
+    # State
+
+    def circumstances(self) -> Json:
+        """What the last bits depend on, beyond the options: runs trained together, threads, device."""
+        return {"together": list(self.seeds), "threads": torch.get_num_threads(), "device": self.device.type}
+
+    def weights(self, run: int) -> dict[str, Tensor]:
+        """Weights of one run, under the contract's names."""
+        if isinstance(self.model, CoTTransformer):
+            return {"W": self.model.W[run]}
+        return named_weights([W[run] for W in self.model.W])
+
+    def state(self, run: int) -> dict[str, Tensor]:
+        """All tensors of one run: weights, and the optimizer's moments and counters where it has any."""
+        tensors = self.weights(run)
+        for name, parameter in zip(list(tensors), self.model.parameters(), strict=True):
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"{name}.{key}"] = value if key == "step" else value[run]
+        return tensors
+
+    def restore(self, states: Sequence[dict[str, Tensor]], stage: int, step: int, seconds: float) -> None:
+        """Put all runs where they were when they were saved."""
+        self.stage, self.step, self.seconds = stage, step, seconds
+        for name, parameter in zip(list(self.weights(0)), self.model.parameters(), strict=True):
+            with torch.no_grad():
+                parameter.copy_(torch.stack([state[name] for state in states]))
+            keys = [key.partition(".")[2] for key in states[0] if key.startswith(f"{name}.")]
+            self.optimizer.state[parameter] = {
+                key: (
+                    states[0][f"{name}.step"]
+                    if key == "step"
+                    else torch.stack([state[f"{name}.{key}"] for state in states])
+                ).to(self.device)
+                for key in keys
+            }
+            if not keys:
+                del self.optimizer.state[parameter]
