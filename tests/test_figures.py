@@ -1,5 +1,6 @@
 """The figures show what the curricula, the masks, the models and the runs say, and are the same bytes every time."""
 
+import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.figures import Drawing, save
 from internalize.figures.attention import draw_attention
+from internalize.figures.law import draw_law
 from internalize.figures.loss import draw_loss
 from internalize.figures.mask import draw_mask
 from internalize.figures.paradigms import draw_paradigms, paradigms
@@ -28,6 +30,7 @@ from internalize.parity.data import add_trace, draw_bits, stage_input
 from internalize.parity.literal import LiteralTransformer
 from internalize.parity.mask import level_mask
 from internalize.parity.metrics import child_attention
+from internalize.parity.prediction import Setting
 from internalize.parity.stages import parity_stages
 from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import Levels, ParityTree
@@ -235,3 +238,21 @@ def test_nothing_is_clipped(runs):
         assert box.y0 >= 0, drawing.name
         assert box.x1 <= width, drawing.name
         assert box.y1 <= height, drawing.name
+
+
+def test_law_draws_what_it_is_given():
+    """The predicted line is the prediction's own, the points are the measured ones, and the caption says how far apart."""
+    points = [
+        {"n": 16, "predicted": 550, "measured": 605.0, "points": [{"samples": b, "seeds": 7} for b in (440, 550, 688)]},
+        {"n": 64, "predicted": 6001, "measured": 6001.0, "points": [{"samples": b, "seeds": 3} for b in (5000, 7000)]},
+    ]
+    drawing = draw_law(points)
+    left, right = drawing.figure.axes
+    line = left.get_lines()[1]
+    assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True))[16] == Setting(16, 8).samples_for(0.5)
+    (bars,) = left.containers
+    assert list(bars[0].get_ydata()) == [605.0, 6001.0]
+    (ratios,) = right.containers
+    assert ratios[0].get_ydata()[1] == pytest.approx(6001 / (64 * math.log(64)))
+    assert "7 at n = 16, 3 at n = 64" in drawing.caption
+    assert "is 10%" in drawing.caption

@@ -1,0 +1,14 @@
+"""Draw the law of B*(n) from docs/finite-n.json into docs/figures: python benchmarks/law_figure.py."""
+
+from pathlib import Path
+
+from internalize.figures import save
+from internalize.figures.law import draw_law
+from internalize.files import read_json
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+if __name__ == "__main__":
+    drawing = draw_law(read_json(DOCS / "finite-n.json")["law"])
+    print(save(drawing.figure, DOCS / "figures", drawing.name))
+    print(drawing.caption)
