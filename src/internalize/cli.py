@@ -23,7 +23,7 @@ from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
 from internalize.commands.train import Train
-from internalize.console import say
+from internalize.console import quiet_stdout, say
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted
 
@@ -62,7 +62,11 @@ def run() -> NoReturn:
         sys.stdout.reconfigure(
             errors="backslashreplace"
         )  # as standard error is: no terminal is too plain for an answer
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # `internalize … | head`: the reader has had enough
+        quiet_stdout()
+        sys.exit(0)
 
 
 def _parse(argv: list[str]) -> Any:

@@ -30,14 +30,19 @@ def default_out(kind: str) -> Path:
 
 
 def print_text(text: str) -> None:
-    """Text on standard output. A reader that has had enough, such as head, is no error."""
+    """Text on standard output."""
     try:
         print(text, flush=True)  # noqa: T201
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would flush into the pipe again
+        raise  # a reader that has had enough is no error: `cli.run` ends quietly
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        quiet_stdout()
         raise InputError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def quiet_stdout() -> None:
+    """Let the interpreter flush into nothing when it exits, not once more into what has just failed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -64,17 +64,13 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
-class SolveOptions:
-    """Algorithm 1. The defaults work at every n; ``preset="paper"`` is verbatim and does not."""
+class StepOptions:
+    """How Algorithm 1 takes its steps: all that decides how many samples it needs."""
 
     n: int = 30
     """Number of input bits."""
     k: int = 16
     """Size of the secret set, a power of two."""
-    seed: int = 0
-    """Decides the secret set, all samples and the oracle's random error."""
-    samples: int | None = None
-    """Fresh samples a stage. Default: enough for a predicted failure probability of at most 1e-6."""
     K: float | None = None
     """Amplitude: what a child's weight becomes. Default: the least that bounds the final error and freezes layers."""
     grid: Grid = "K"
@@ -87,6 +83,16 @@ class SolveOptions:
     """2-norm of the oracle's error over all weights."""
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
+
+
+@dataclass(frozen=True)
+class SolveOptions(StepOptions):
+    """Algorithm 1. The defaults work at every n; ``preset="paper"`` is verbatim and does not."""
+
+    seed: int = 0
+    """Decides the secret set, all samples and the oracle's random error."""
+    samples: int | None = None
+    """Fresh samples a stage. Default: enough for a predicted failure probability of at most 1e-6."""
     dtype: Dtype = "float32"
     """Precision of states and products. Sums over chunks are always in float64."""
     device: str = "cpu"

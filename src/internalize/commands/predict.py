@@ -1,11 +1,13 @@
 """`internalize predict`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tyro
+
 from internalize.console import Flag, print_json, print_table
-from internalize.options import Grid, Oracle, Rate
+from internalize.options import StepOptions
 
 
 @dataclass(frozen=True)
@@ -22,24 +24,9 @@ class Predict:
       internalize predict --n 30 --k 16 --grid 1 --K 8 --json
     """
 
-    n: int = 30
-    """Number of input bits."""
-    k: int = 16
-    """Size of the secret set, a power of two."""
+    options: tyro.conf.OmitArgPrefixes[StepOptions] = field(default_factory=StepOptions)
     samples: int | None = None
     """Samples a stage: also say how likely success is with them."""
-    K: float | None = None
-    """Amplitude. Default: the one that `solve` would take."""
-    grid: Grid = "K"
-    """Weights are rounded to multiples of 1 (as in the paper) or of K."""
-    rate: Rate = "calibrated"
-    """Learning rate: the paper's K n_t²/(2c), or the same over the exact signal."""
-    oracle: Oracle = "none"
-    """Error of the gradient oracle: none, a random direction, or the worst one."""
-    oracle_error: float = 0.0
-    """2-norm of the oracle's error over all weights."""
-    link: str = "cosine"
-    """Link function: cosine (the paper's) or quartic."""
     epsilon: float = 1.0
     """ε of the theorem, for the n beyond which its K is large enough."""
     seed: int = 0
@@ -54,12 +41,13 @@ class Predict:
         from internalize.parity.prediction import Setting, predict
         from internalize.runs import Run, begin_runs
 
-        setting = Setting(self.n, self.k, self.K, self.grid, self.rate, self.oracle, self.oracle_error, self.link)
+        setting = Setting(**asdict(self.options))
         prediction = predict(setting, self.samples, self.epsilon)
         found = prediction.to_json()
         if self.out is not None:
             run = Run(self.out)
-            config = {name: value for name, value in asdict(self).items() if name not in ("out", "json")}
+            asked = {"samples": self.samples, "epsilon": self.epsilon, "seed": self.seed}
+            config = {**asdict(self.options), **asked}
             with begin_runs([run], "predict", [config], resume=True):
                 run.finish(found)
         if self.json:

@@ -27,7 +27,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +37,7 @@ from torch import Tensor
 
 from internalize.counter import words
 from internalize.errors import InputError
-from internalize.options import Grid, SolveOptions
+from internalize.options import Grid, SolveOptions, StepOptions
 from internalize.parity.freezing import frozen_gradient_bounds, off_child_mass
 from internalize.parity.link import get_link
 from internalize.parity.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
@@ -49,16 +49,7 @@ _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 def setting_of(options: SolveOptions) -> Setting:
     """K, grid, rate and oracle of a request, with the preset applied; refuses what the theory has no place for."""
-    given = Setting(
-        n=options.n,
-        k=options.k,
-        K=options.K,
-        grid=options.grid,
-        rate=options.rate,
-        oracle=options.oracle,
-        oracle_error=options.oracle_error,
-        link=options.link,
-    )
+    given = Setting(**{field.name: getattr(options, field.name) for field in fields(StepOptions)})
     if options.preset == "none":
         return given
     # Rounded before the ceiling: 2.0000000000000004 is a whole number that a power got wrong.

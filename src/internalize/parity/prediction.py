@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from internalize.errors import InputError
-from internalize.options import Grid, Oracle, Rate
+from internalize.options import Grid, Rate, StepOptions
 from internalize.parity.freezing import default_amplitude
 from internalize.parity.link import get_link
 from internalize.parity.population import StageGradient, population
@@ -61,17 +61,8 @@ _MANY: Final = 1e15
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(StepOptions):
     """How Algorithm 1 is run, but for B: everything that decides how many samples it needs. K None is the default."""
-
-    n: int
-    k: int
-    K: float | None = None
-    grid: Grid = "K"
-    rate: Rate = "calibrated"
-    oracle: Oracle = "none"
-    oracle_error: float = 0.0
-    link: str = "cosine"
 
     def __post_init__(self) -> None:
         Levels(self.n, self.k)
