@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
+from internalize.commands.certify import Certify
 from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
@@ -33,6 +34,7 @@ Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[Certify, tyro.conf.subcommand("certify")]
     | Annotated[Paper, tyro.conf.subcommand("paper")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
 )

@@ -1,0 +1,87 @@
+"""`internalize certify`."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from internalize.console import Flag, print_json, print_table, say, use_device
+from internalize.options import SolveOptions
+
+if TYPE_CHECKING:
+    from internalize.parity.certificates import World
+
+ORDER = ("violated", "holds", "vacuous", "not applicable")
+
+
+@dataclass(frozen=True)
+class Certify:
+    """Check the paper statement by statement: what it bounds, with explicit constants, against what is measured.
+
+    On a model that Algorithm 1 makes here and now, or on the weights of a run folder (--run), whoever made them. A statement
+    holds, is violated, is vacuous (its bound says nothing at this size) or does not apply to this model. Exits with 1
+    if any is violated. Up to n = 12 all inputs are gone through, above it a sample.
+
+    Examples:
+      internalize certify --n 8 --k 4
+      internalize certify --run runs/first
+      internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
+    """
+
+    n: int = 30
+    """Number of input bits."""
+    k: int = 16
+    """Size of the secret set, a power of two."""
+    link: str = "cosine"
+    """Link function: cosine (the paper's) or quartic."""
+    epsilon: float = 1.0
+    """ε of the theorem."""
+    run: Path | None = None
+    """Certify the weights of this run folder; n, k, link and seed are then its own."""
+    only: tuple[str, ...] = ()
+    """Names of the statements to check. Default: all."""
+    seed: int = 0
+    """Decides the secret set, the samples and what is sampled here."""
+    out: Path | None = None
+    """Run folder to keep the certificates in. Without it, nothing is written."""
+    threads: int = 1
+    """Threads of this process."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Check, show, keep."""
+        from internalize.parity.certificates import certify
+        from internalize.runs import Run, begin_runs
+
+        use_device("cpu", self.threads)
+        certificates = [certificate.to_json() for certificate in certify(self._world(), self.only or None)]
+        certificates.sort(key=lambda certificate: ORDER.index(certificate["verdict"]))
+        found = {"certificates": certificates}
+        if self.out is not None:
+            config = {**asdict(self), "run": str(self.run) if self.run else None}
+            for name in ("out", "json", "threads"):
+                del config[name]
+            kept = Run(self.out)
+            with begin_runs([kept], "certify", [config], resume=True):
+                kept.finish(found)
+        if self.json:
+            print_json(found)
+        else:
+            self._print(certificates)
+        return 1 if any(certificate["verdict"] == "violated" for certificate in certificates) else 0
+
+    def _world(self) -> "World":
+        from internalize.parity.certificates import World
+        from internalize.runs import Run
+
+        if self.run is not None:
+            return World.of_run(Run.open(self.run))
+        return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=self.epsilon))
+
+    def _print(self, certificates: list[dict[str, Any]]) -> None:
+        print_table(certificates, ("verdict", "statement", "measured", "bound", "claim"))
+        for certificate in certificates:
+            if certificate["reason"]:
+                say(f"{certificate['statement']}: {certificate['reason']}")
+        counts = [(verdict, sum(c["verdict"] == verdict for c in certificates)) for verdict in ORDER]
+        say(", ".join(f"{count} {verdict}" for verdict, count in counts if count))

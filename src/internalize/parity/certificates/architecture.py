@@ -1,0 +1,189 @@
+r"""The model itself: mask, link, gates, how states travel, what the loss and the stages are.
+
+| name        | paper                  | meaning                                                        | where            |
+| ----------- | ---------------------- | -------------------------------------------------------------- | ---------------- |
+| mask        | C                      | who sees whom                                                  | Definition 1     |
+| link        | φ                      | the conditions on the link function                            | Definition 2     |
+| gating      | g_m^(ℓ)                | layer ℓ is open at level ℓ + 1 and nowhere else                | Eq. (gating)     |
+| propagation | x^(ℓ)_{β,[ℓ+1]}        | a position keeps its token until its level is written          | Lemma "Gated…"   |
+| derivative  | ∂x^(ℓ)_β/∂w^(ℓ')_{j,m} | only the layers up to the writing one have a say               | Cor. "Frozen…"   |
+| curriculum  | stage t                | what is padded, supervised and read                            | section 3.1      |
+| loss        | L^(t)                  | squared error over the supervised positions                    | Eq. (loss-t)     |
+| evaluation  | D_test                 | the answer is computed from the bits alone                     | section 3.1      |
+
+Lemma and corollary are about all weights, so they are checked with weights without any structure, in float64; the bound is
+rounding: the claims are equalities.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from internalize.parity.certificates.record import Finding, not_applicable
+from internalize.parity.certificates.world import World
+from internalize.parity.link import link_faults
+
+ROUNDING: Final = 1e-12
+"""How far two ways to compute one number of size 1 in float64 may be apart, after L ≤ 20 layers of at most 10^4 terms."""
+
+
+def mask(world: World) -> Finding:
+    r"""Definition 1: \(C_{j,m} = 0\) iff j < m for an input m, and iff \(j \le n_{h[m]-1}\) for a node m.
+
+    Measured: number of pairs (key, query) where the world's mask differs, written out from the definition.
+    """
+    levels = world.levels
+    position = torch.arange(levels.T)
+    end = torch.tensor([0, *levels.level_end])[[levels.level_of(m) for m in range(levels.T)]]
+    wanted = torch.where(position < levels.n, position.unsqueeze(1) < position, position.unsqueeze(1) < end)
+    return Finding(float((wanted != world.visible).sum()), 0.0)
+
+
+def softmax(world: World) -> Finding:
+    """Definition 1: attention is a column-wise softmax: every query that sees a key has weights that sum to 1.
+
+    Measured: the largest deviation of a column's sum from 1, and of a ratio of two weights of a column from the exponential
+    of their logits' difference, with weights without structure.
+    """
+    W = world.generic(1.0)[0]
+    A = world.attention(W)
+    sees = world.visible.any(dim=0)
+    sums = (A.sum(dim=0) - sees.double()).abs().max()
+    expected = torch.where(world.visible, W, -torch.inf)[:, sees]
+    expected = (expected - expected.amax(dim=0)).exp()
+    return Finding(max(float(sums), float((A[:, sees] - expected / expected.sum(dim=0)).abs().max())), ROUNDING)
+
+
+def link(world: World) -> Finding:
+    """Definition 2: φ even, φ(0) = −1, φ(±1) = 1, φ′(0) = φ′(±1) = 0, c > 0 its curvature. Measured: broken conditions."""
+    faults = link_faults(world.link)
+    return Finding(float(len(faults)), 0.0, "; ".join(faults) or None)
+
+
+def gating(world: World) -> Finding:
+    r"""Eq. (gating): \(g_m^{(\ell)} = 1\) iff \(n_\ell < m \le n_{\ell+1}\), else 0. Measured: largest difference of a gate."""
+    levels = world.levels
+    level = torch.tensor([levels.level_of(m) for m in range(levels.T)])
+    wanted = (level == torch.arange(1, levels.L + 1).unsqueeze(1)).double()
+    return Finding(float((world.gates - wanted).abs().max()), 0.0)
+
+
+def propagation(world: World) -> Finding:
+    r"""Lemma "Gated Connection Propagation": a state is the token before its level is written, and φ(ẑ) ever after.
+
+    \[ x^{(\ell)}_{\beta,[\ell+1]} = x^{(0)}_{\beta,[1]} \text{ if } h[\beta] = 1 \text{ or } \ell < h[\beta] - 1,
+       \quad \varphi(\hat z^{(h[\beta]-1)}_{\beta,[h[\beta]-1]}) \text{ otherwise.} \]
+    Also what section 2.2 concludes from the block shift: the readout of stage ℓ in X^(L) is what layer ℓ wrote.
+    Measured: the largest difference of a state or readout from the claim, over all stages' inputs.
+    """
+    levels, W = world.levels, world.generic()
+    sequence = world.sequence(world.some_bits(8))
+    worst = 0.0
+    for stage in world.stages:
+        D = world.stage_input(sequence, stage)
+        X = world.streams(D, W)
+        claimed = D.clone()
+        for layer in range(levels.L + 1):
+            if layer:
+                nodes = slice(levels.nodes(layer).start, levels.nodes(layer).stop)
+                z = X[layer - 1][layer - 1] @ world.attention(W[layer - 1])[:, nodes]
+                claimed[:, nodes] = world.link(z)
+            worst = worse(worst, X[layer][layer] - claimed)
+            worst = worse(worst, torch.einsum("i,ibt->bt", world.readout[layer], X[-1]) - claimed)
+    return Finding(worst, ROUNDING)
+
+
+def derivative(world: World) -> Finding:
+    r"""Corollary "Frozen Derivative": \(\partial x^{(\ell)}_{\beta,[\ell+1]} / \partial w^{(\ell')}_{j,m}\) is that of
+    \(\varphi(\hat z^{(h[\beta]-1)})\) if β is written by layer ℓ and ℓ' is not above the writing layer, and 0 otherwise.
+
+    Measured: the largest difference, over every ℓ, ℓ', j and m and over positions of every level (all of them if few).
+    """
+    levels = world.levels
+    W = [w.requires_grad_() for w in world.generic(1.0)]
+    sequence = world.sequence(world.some_bits(3))
+    X = world.streams(world.stage_input(sequence, world.stages[0]), W)
+    nothing = [torch.zeros_like(w) for w in W]
+    worst = 0.0
+    for beta in positions(world):
+        writing = levels.level_of(beta)  # layer h[β] − 1 of the paper writes it; 0: none
+        claimed = nothing
+        if writing:
+            A = world.attention(W[writing - 1])
+            claimed = gradients(world.link(X[writing - 1][writing - 1] @ A[:, beta]).sum(), W)
+            claimed = [g if layer < writing else torch.zeros_like(g) for layer, g in enumerate(claimed)]
+        for layer in range(levels.L + 1):
+            found = gradients(X[layer][layer][:, beta].sum(), W)
+            for f, c in zip(found, claimed if writing and layer >= writing else nothing, strict=True):
+                worst = worse(worst, f - c)
+    return Finding(worst, ROUNDING)
+
+
+def curriculum(world: World) -> Finding:
+    """Section 3.1: stage t of log2 k pads the nodes up to n_t, takes the loss on those above and reads layer t.
+
+    Measured: number of stages that do otherwise, a missing or superfluous one included.
+    """
+    if world.curriculum != "log-icot":
+        return not_applicable(f"trained by {world.curriculum}; the statement is about Log-ICoT")
+    levels = world.levels
+    wanted = [
+        (tuple(range(levels.n, end)), tuple(range(end, levels.T)), stage + 1)
+        for stage, end in enumerate(levels.level_end[: levels.L])
+    ]
+    found = [(stage.hidden, stage.supervised, stage.layers) for stage in world.stages]
+    wrong = sum(f != w for f, w in zip(found, wanted, strict=False)) + abs(len(found) - len(wanted))
+    return Finding(float(wrong), 0.0)
+
+
+def loss(world: World) -> Finding:
+    r"""Eq. (loss-t): \(\mathcal L^{(t)} = \frac1{2B} \sum_{m > n_t} \lVert f_m - b_m \rVert^2\).
+
+    Measured: the largest relative difference of the world's loss from the sum written out, on arbitrary outputs.
+    """
+    if world.curriculum != "log-icot":
+        return not_applicable(f"trained by {world.curriculum}; the sum from n_t + 1 is Log-ICoT's")
+    levels, worst = world.levels, 0.0
+    sequence = world.sequence(world.some_bits(16))
+    output = 0.1 + 0.7 * sequence.roll(1, dims=0)
+    for stage, end in enumerate(levels.level_end[: len(world.stages)]):
+        squares = (output - sequence).square()
+        wanted = sum(float(squares[i, m]) for i in range(len(squares)) for m in range(end, levels.T)) / 2 / len(squares)
+        found = float(world.loss(output, sequence, world.stages[stage]))
+        worst = max(worst, abs(found - wanted) / wanted)
+    return Finding(worst, ROUNDING)
+
+
+def evaluation(world: World) -> Finding:
+    """Section 3.1, "Evaluation": the answer at test time is computed from the bits, whatever the chain's tokens are.
+
+    Measured: the largest change of the root's output when the chain's tokens are shown in place of padding, with the
+    world's weights and with weights without structure.
+    """
+    bits, worst = world.some_bits(64), 0.0
+    for W in (world.full(), world.generic()):
+        hidden = world.output(world.inference_input(bits), world.levels.L, W)[:, -1]
+        worst = worse(worst, hidden - world.output(world.sequence(bits), world.levels.L, W)[:, -1])
+    return Finding(worst, ROUNDING)
+
+
+def positions(world: World) -> list[int]:
+    """Positions for checks that take one gradient each: all if they are few, else three of every level."""
+    if world.levels.T <= 16:
+        return list(range(world.levels.T))
+    ends = [world.levels.nodes(level) for level in range(world.levels.L + 1)]
+    return sorted({m for nodes in ends for m in (nodes[0], nodes[len(nodes) // 2], nodes[-1])})
+
+
+def gradients(value: Tensor, W: list[Tensor]) -> list[Tensor]:
+    """The gradient in every layer's weights, 0 where there is no connection at all."""
+    if not value.requires_grad:
+        return [torch.zeros_like(w) for w in W]
+    return list(torch.autograd.grad(value, W, retain_graph=True, materialize_grads=True))
+
+
+def worse(worst: float, difference: Tensor) -> float:
+    """The larger one; NaN stays, for a comparison with it is never true."""
+    largest = float(difference.detach().abs().max())
+    return largest if not largest <= worst else worst

@@ -1,0 +1,267 @@
+r"""What a stage of training does: well-trained layers, the first step, the later ones, errors and freezing.
+
+| name   | paper              | meaning                                                         | where                  |
+| ------ | ------------------ | --------------------------------------------------------------- | ---------------------- |
+| delta  | exp(−C n^{ε/16})   | what attention and states of a well-trained layer may be off by | Def. "Well-trained"    |
+| mass   | n e^{−K_n}         | μ: attention of a column off its two children                   | Lemma "Stage 1"        |
+| spread | 2 exp(−C n^{ε/16}) | μ + |σ_1 − ½| + |σ_2 − ½| of a column, the largest of a layer   | Eq. (upper-interm.)    |
+| error  | ε_t                | largest error of a node written by layers 1 … t                 | Lemma "Inductive Step" |
+| C2     | C_2                | |φ(s + x) − φ(s)| ≤ C_2 x² at s = −1, 0, 1: half of sup φ″      | Lemma "Stage 1"        |
+| step   | K 1[p[j]=m] + Δ    | what a stage makes of its layer, before rounding                | Lemma "Stage 1"        |
+
+**δ explicit.** The paper's constant C is "some constant" with \(n e^{-K_n} \le e^{-C n^{\epsilon/16}}\). With K known the
+left side itself is used: \(\delta_\ell = \mu_\ell = (n_\ell - 2)/(2e^K + n_\ell - 2)\). The induction closes if
+\(9 C_2 \delta \le 1\), which is the paper's own condition and the only one asked of weights of other origin.
+"""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from internalize.parity.algorithm import quantise, recovered_columns
+from internalize.parity.certificates.architecture import ROUNDING
+from internalize.parity.certificates.record import Finding, not_applicable
+from internalize.parity.certificates.world import World
+from internalize.parity.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
+
+_CHUNK = 8192
+_NOT_ALGORITHM = "the weights are not Algorithm 1's: the statement is about its quantised step"
+
+
+def declared_masses(world: World) -> list[float] | None:
+    """μ of each layer as K promises it; None for weights of another origin."""
+    if world.algorithm is None:
+        return None
+    return [off_child_mass(world.levels.level_end[layer], world.algorithm.amplitude) for layer in range(world.levels.L)]
+
+
+def well_trained(world: World) -> Finding:
+    r"""Definition "Well-trained layer": \((1-\delta)/2 \le \sigma_{c_1}, \sigma_{c_2} \le 1/2\) and states within δ of the truth.
+
+    Measured: the least δ with which a layer meets it, at the layer where it is largest relative to what is asked, on all
+    inputs or drawn ones. Bound: as explained above. A child with more than half of the attention meets it with no δ.
+    """
+    closing = 1 / (9 * curvature(world.link) / 2)
+    masses = declared_masses(world)
+    errors = _layer_errors(world)
+    worst = (-1.0, 0.0, 0.0, "")
+    for layer in range(world.levels.L):
+        on_children = _on_children(world, layer)
+        if float(on_children.max()) > 0.5 + ROUNDING:
+            top = float(on_children.max())
+            return Finding(max(2 * top - 1, 1.0), closing, f"layer {layer + 1}: a child has attention {top:.4f} > ½")
+        least = float(on_children.min())
+        delta = max(1 - 2 * least, errors[layer])
+        bound = min(closing, masses[layer]) if masses else closing
+        where = f"layer {layer + 1}: a child's attention is {least:.4f}, an error {errors[layer]:.2g}"
+        worst = max(worst, (delta / (bound + ROUNDING), delta, bound, where))
+    return Finding(worst[1], worst[2] + ROUNDING, worst[3])
+
+
+def stage_one(world: World) -> Finding:
+    r"""Lemma "Stage 1": one step makes layer 1 well-trained. See :func:`_step_finding`."""
+    if world.algorithm is None:
+        return not_applicable(_NOT_ALGORITHM)
+    return _step_finding(world, [0])
+
+
+def inductive_step(world: World) -> Finding:
+    r"""Lemma "Inductive Step": with layers 1 … t well-trained and the rest 0, one step makes layer t + 1 well-trained."""
+    if world.algorithm is None:
+        return not_applicable(_NOT_ALGORITHM)
+    if world.levels.L == 1:
+        return not_applicable("k=2 has one stage only")
+    return _step_finding(world, range(1, world.levels.L))
+
+
+def hidden_states(world: World) -> Finding:
+    r"""Lemma "Hidden States": at stage s and layer ℓ < s computed nodes are within δ of the truth, shown ones exact, padded ones 0.
+
+    Measured: the largest deviation. Bound: rounding if it is of a position that is shown or padded, else δ: what K promises,
+    or, for weights of another origin, the largest error of a layer where it writes, which is the lemma's hypothesis.
+    """
+    levels, masses = world.levels, declared_masses(world)
+    sequence = world.sequence(world.test_bits[:1024])
+    delta = max(_layer_errors(world))
+    if masses:
+        delta = max(drifts(world.link, masses[: layer + 1])[1] for layer in range(levels.L))
+    exact, computed = 0.0, 0.0
+    for stage in world.stages:
+        X = world.streams(world.stage_input(sequence, stage))
+        shown = [m for m in range(levels.T) if m not in stage.hidden]
+        for layer in range(stage.layers):
+            state, end = X[layer][layer], levels.level_end[layer]
+            if end > levels.n:
+                computed = max(computed, float((state - sequence)[:, levels.n : end].abs().max()))
+            untouched = [m for m in shown if m < levels.n or m >= end]
+            exact = max(exact, float((state - sequence)[:, untouched].abs().max()))
+            padded = [m for m in stage.hidden if m >= end]
+            if padded:
+                exact = max(exact, float(state[:, padded].abs().max()))
+    if not exact <= ROUNDING:
+        return Finding(exact, ROUNDING, "a shown or padded position is not what it was")
+    return Finding(computed, delta + ROUNDING, vacuous=delta >= 1)
+
+
+def recursion(world: World) -> Finding:
+    r"""Section 3.4: \(\epsilon_{t+1} \le \max\{\epsilon_t, C_2 (\text{spread} + \epsilon_t)^2\}\), for any weights.
+
+    Measured: the error that layer t + 1 writes, where it is closest to \(C_2(\cdot)^2\), of the layers where that is below 2.
+    """
+    C2, reached = curvature(world.link) / 2, 0.0
+    found: list[tuple[float, float, float]] = []
+    for layer, error in enumerate(_layer_errors(world)):
+        on_children, attention = _on_children(world, layer), world.layer_attention(layer)
+        spread = attention.sum(dim=0) - on_children.sum(dim=0) + (on_children - 0.5).abs().sum(dim=0)
+        bound = C2 * (float(spread.max()) + reached) ** 2 + ROUNDING
+        found.append((error / bound, error, bound))
+        reached = max(reached, error)
+    speaking = [entry for entry in found if entry[2] < 2]
+    _, error, bound = max(speaking or found)
+    return Finding(error, bound, None if speaking else "C_2 (spread + ε)² is 2 or more in every layer", not speaking)
+
+
+def frozen_gradient(world: World) -> Finding:
+    """Lemma "Frozen gradient" with the constants of ``freezing.py``: at stage t + 1 a trained weight has next to no gradient.
+
+    Measured: the gradient closest to its bound, on a batch of 64: the bound holds for every batch.
+    """
+    levels = world.levels
+    if levels.L == 1:
+        return not_applicable("k=2 has one stage only, so no layer is trained before another")
+    if world.curriculum != "log-icot":
+        return not_applicable(f"trained by {world.curriculum}; the lemma is about the stages of Log-ICoT")
+    sequence, worst = world.sequence(world.some_bits(64)), (-1.0, 0.0, 0.0)
+    for stage in range(1, levels.L):
+        W = [w if layer < stage else torch.zeros_like(w) for layer, w in enumerate(_after(world, stage - 1))]
+        gap = [_gap(world, w, layer) for layer, w in enumerate(W[:stage])]
+        if min(gap) <= 0:
+            return not_applicable(
+                f"layer {gap.index(min(gap)) + 1} is not trained: its children do not tie for the maximum"
+            )
+        masses = [off_child_mass(levels.level_end[layer], g) for layer, g in enumerate(gap)]
+        full = [w.requires_grad_() for w in world.full(W)]
+        now = world.stages[stage]
+        loss = world.loss(world.output(world.stage_input(sequence, now), now.layers, full), sequence, now)
+        found = torch.autograd.grad(loss, full[:stage])
+        for gradient, bound in zip(found, frozen_gradient_bounds(levels, world.link, masses), strict=True):
+            largest = float(gradient.abs().max())
+            worst = max(worst, (largest / (bound + 1e-15), largest, bound + 1e-15))
+    return Finding(worst[1], worst[2])
+
+
+def frozen_weights(world: World) -> Finding:
+    """Lemma "Frozen gradient", conclusion: after its own stage a layer keeps its weights. Measured: the largest change."""
+    if not world.history:
+        return not_applicable("the weights after each stage are not known (solve --snapshots keeps them)")
+    K = world.algorithm.amplitude if world.algorithm else 1.0
+    for layer, weights in enumerate(world.history):
+        if not bool(recovered_columns(weights[layer], world.tree, layer, K).all()):
+            return not_applicable(f"layer {layer + 1} was not recovered at its own stage")
+    moved = [
+        float((later[layer] - world.history[layer][layer]).abs().max())
+        for layer in range(len(world.history))
+        for later in (*world.history[layer + 1 :], world.weights)
+    ]
+    return Finding(max(moved, default=0.0), 0.0)
+
+
+def stage_order(world: World) -> Finding:
+    """Proof of Theorem 1: after stage t the layers above t are still 0, and layer t is not.
+
+    Measured: number of pairs (stage, layer) of which that is not true. At n = k = 2 there is nothing to learn and 0 is right.
+    """
+    if not world.history:
+        return not_applicable("the weights after each stage are not known (solve --snapshots keeps them)")
+    nothing_to_learn = world.tree.n == 2
+    wrong = 0
+    for stage, weights in enumerate(world.history):
+        wrong += not (bool(weights[stage].any()) or nothing_to_learn)
+        wrong += sum(bool(w.any()) for w in weights[stage + 1 :])
+    return Finding(float(wrong), 0.0)
+
+
+def fresh_samples(world: World) -> Finding:
+    """Algorithm 1: every stage draws samples that no other has used. Measured: number of samples used twice."""
+    if not world.ranges:
+        return not_applicable("which samples each stage used is not known")
+    used = sorted(world.ranges)
+    twice = sum(max(a + size - b, 0) for (a, size), (b, _) in itertools.pairwise(used))
+    return Finding(float(twice), 0.0)
+
+
+def _step_finding(world: World, stages: "range | list[int]") -> Finding:
+    r"""The step \(-\eta_t \nabla\mathcal L^{(t)}\) of each stage, from its own samples, must round to a well-trained layer.
+
+    The lemmas ask \(|\Delta_{j,m}| < 1/2\) in units of the grid. Softmax ignores a shift of a column, so it is asked of the
+    children relative to the value v they round to, and of the others only from above, relative to v − K: a non-child that
+    falls does no harm. Measured: the largest Δ in this sense; 1 at least if the layer as kept is not recovered.
+    """
+    assert world.algorithm is not None
+    setting, tree = world.algorithm, world.tree
+    K, unit = setting.amplitude, setting.amplitude if setting.grid == "K" else 1.0
+    worst, constant = 0.0, 0.0
+    for stage in stages:
+        gradient = _gradient_at_zero(world, stage)
+        keys, rate = world.levels.level_end[stage], K * setting.unit_rates[stage]
+        index = torch.tensor(tree.layer_children(stage)).T
+        signal = torch.zeros_like(gradient).scatter(0, index, 2 * world.link.c / keys**2)
+        remainder = float((gradient + signal)[:keys].abs().max())
+        constant = max(constant, remainder * tree.n ** (2 + world.epsilon / 8))
+        step = -rate * gradient[:keys]
+        children, others = step.gather(0, index), step.scatter(0, index, -torch.inf)
+        v = quantise(children.mean(dim=0), unit)
+        worst = max(worst, float((children - v).abs().max()) / unit, float((others - v + K).max()) / unit)
+        if not bool(recovered_columns(_after(world, stage)[stage], tree, stage, K).all()):
+            return Finding(max(worst, 1.0), 0.5, f"layer {stage + 1} as kept is not recovered")
+    return Finding(worst, 0.5, f"|R| ≤ {constant:.3g} n^(−2−ε/8) in the paper's expansion of the gradient")
+
+
+@torch.no_grad()
+def _gradient_at_zero(world: World, stage: int) -> Tensor:
+    """The gradient of a stage's layer at 0, T × nodes, on the stage's samples, through the world's ingredients."""
+    levels, (start, B) = world.levels, world.ranges[stage]
+    full = world.full(_after(world, stage - 1) if stage else world.weights)
+    below = [world.attention(w) for w in full[:stage]]
+    nodes = [slice(levels.nodes(layer + 1).start, levels.nodes(layer + 1).stop) for layer in range(stage + 1)]
+    A = world.attention(torch.zeros(levels.T, levels.T, dtype=torch.float64))[:, nodes[stage]]
+    total = torch.zeros_like(A)
+    for first in range(start, start + B, _CHUNK):
+        sequence = world.sequence(world.draw(first, min(_CHUNK, start + B - first), "train"))
+        H = world.stage_input(sequence, world.stages[stage])
+        for layer in range(stage):
+            H[:, nodes[layer]] = world.link(H @ below[layer][:, nodes[layer]])
+        z = H @ A
+        R = (world.link(z) - sequence[:, nodes[stage]]) * world.link.slope(z)
+        total += A * (H.T @ R - (R * z).sum(dim=0))
+    return total / B
+
+
+def _after(world: World, stage: int) -> tuple[Tensor, ...]:
+    """Weights after a stage (from 0), if they were kept; else the final ones, which freezing says are the same."""
+    return world.history[stage] if world.history else world.weights
+
+
+def _on_children(world: World, layer: int) -> Tensor:
+    """Attention on the two true children of each node of a layer: 2 × nodes."""
+    return world.layer_attention(layer).gather(0, torch.tensor(world.tree.layer_children(layer)).T)
+
+
+def _gap(world: World, W: Tensor, layer: int) -> float:
+    """How far the children of a layer's columns are above all other keys, at least; 0 or less if they do not tie."""
+    index = torch.tensor(world.tree.layer_children(layer)).T
+    children, others = W.gather(0, index), W.scatter(0, index, -torch.inf)
+    return float((children.amin(dim=0) - others.amax(dim=0)).min()) if bool((children[0] == children[1]).all()) else 0.0
+
+
+@torch.no_grad()
+def _layer_errors(world: World) -> list[float]:
+    """The largest error that each layer writes, in the inference input."""
+    sequence = world.sequence(world.test_bits)
+    X = world.streams(world.inference_input(world.test_bits))
+    found: list[float] = []
+    for layer in range(1, world.levels.L + 1):
+        nodes = slice(world.levels.nodes(layer).start, world.levels.nodes(layer).stop)
+        found.append(float((X[layer][layer] - sequence)[:, nodes].abs().max()))
+    return found

@@ -1,0 +1,269 @@
+r"""Everything that a statement of the paper can speak about, each ingredient replaceable.
+
+| name        | paper                 | meaning                                                                   | where        |
+| ----------- | --------------------- | ------------------------------------------------------------------------- | ------------ |
+| weights     | W^(ℓ)                 | level form, float64; ``full`` has them as T × T                           | section 2.2  |
+| visible     | C                     | ``visible[key, query]``                                                   | Definition 1 |
+| softmax     | S                     | (logits, visible) → attention, keys × queries                             | Definition 1 |
+| link        | φ                     | link function                                                             | Definition 2 |
+| gates       | g^(ℓ)                 | layers × positions                                                        | Eq. (gating) |
+| shift[l]    | W_O^(l+1)             | (L+1) × (L+1): which block is added to which                              | section 2.2  |
+| readout[t]  | Ψ_t                   | L + 1 numbers: the block that stage t reads                               | section 2.2  |
+| stages      | –                     | what is padded and supervised, stage by stage                             | section 3.1  |
+| pad_value   | 0                     | what padding is                                                           | section 3.1  |
+| loss        | L^(t)                 | (output, sequence, stage) → number                                        | Eq. (loss-t) |
+| root_loss   | L_B                   | (output, sequence) → number: the loss without a chain of thought          | section 2.1  |
+| draw        | b                     | (first sample, number of samples, stream) → bits                          | section 2.1  |
+| algorithm   | K_n, η_t, q           | how Algorithm 1 was run; None for weights of any other origin             | Algorithm 1  |
+| ranges      | fresh batches         | samples of the stream ``train`` that each stage used                      | Algorithm 1  |
+| history     | θ(1) … θ(L)           | weights after each stage                                                  | Algorithm 1  |
+| epsilon     | ε                     | of the theorem                                                            | Theorem 1    |
+
+The forward pass is Definition 3 block by block: positions never enter a value (W_O is zero on them) and attention scores
+depend on positions alone, so the stream is L + 1 blocks of samples × positions. It is written from the ingredients above,
+so a broken ingredient is one ``dataclasses.replace`` away, and computes in float64.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from internalize.counter import Stream
+from internalize.curriculum import Curriculum
+from internalize.errors import InputError
+from internalize.options import SolveOptions
+from internalize.parity.algorithm import SolveResult, Solving, samples_of, setting_of, solve
+from internalize.parity.data import add_trace, draw_bits
+from internalize.parity.gates import named_gates, paper_gates
+from internalize.parity.link import COSINE, Link, get_link
+from internalize.parity.loss import stage_loss
+from internalize.parity.mask import level_mask, masked_softmax, named_mask
+from internalize.parity.prediction import Setting
+from internalize.parity.stages import ParityStage, parity_stages
+from internalize.parity.tree import Levels, ParityTree
+from internalize.parity.weights import level_weights
+from internalize.runs import Run
+
+Layers = tuple[Tensor, ...]
+
+EXHAUSTIVE = 12
+"""Up to this n statements are checked on all 2^n inputs."""
+
+
+def answer_loss(output: Tensor, sequence: Tensor) -> Tensor:
+    """The loss without a chain of thought: half the mean squared error of the root (section 2.1)."""
+    return (output[..., -1] - sequence[..., -1]).square().mean() / 2
+
+
+@dataclass(frozen=True)
+class World:
+    """A model, its task, its training and its data: what the paper's statements are about."""
+
+    tree: ParityTree
+    link: Link
+    weights: Layers
+    visible: Tensor
+    gates: Tensor
+    shift: Tensor
+    readout: Tensor
+    stages: tuple[ParityStage, ...]
+    draw: Callable[[int, int, Stream], Tensor]
+    seed: int = 0
+    softmax: Callable[[Tensor, Tensor], Tensor] = masked_softmax
+    pad_value: float = 0.0
+    loss: Callable[[Tensor, Tensor, ParityStage], Tensor] = stage_loss
+    root_loss: Callable[[Tensor, Tensor], Tensor] = answer_loss
+    algorithm: Setting | None = None
+    ranges: tuple[tuple[int, int], ...] = ()
+    history: tuple[Layers, ...] = ()
+    curriculum: str = "log-icot"
+    epsilon: float = 1.0
+    test_count: int = 1000
+
+    # -- where worlds come from -------------------------------------------------------------------------------------
+
+    @staticmethod
+    def of_weights(
+        tree: ParityTree, weights: Sequence[Tensor], link: Link = COSINE, seed: int = 0, **more: Any
+    ) -> "World":
+        """The paper's model with anyone's weights in level form (CONTRACT.md), whatever made them."""
+        levels = tree.levels
+        wanted = [(levels.level_end[layer], levels.width(layer + 1)) for layer in range(levels.L)]
+        if [tuple(w.shape) for w in weights] != wanted:
+            raise InputError(f"weights of shapes {[tuple(w.shape) for w in weights]}, not {wanted} as n and k ask")
+        if not all(bool(w.isfinite().all()) for w in weights):
+            raise InputError("a weight is not a finite number; no statement speaks about such a model")
+
+        def draw(start: int, count: int, stream: Stream) -> Tensor:
+            return draw_bits(tree.n, seed, start, count, stream, torch.float64)
+
+        given: dict[str, Any] = {
+            "visible": level_mask(levels),
+            "gates": paper_gates(levels),
+            "shift": block_shifts(levels.L),
+            "readout": torch.eye(levels.L + 1, dtype=torch.float64),
+            "stages": parity_stages(levels, Curriculum("log-icot")),
+            "draw": draw,
+        }
+        unknown = set(more) - {field.name for field in fields(World)}
+        if unknown:
+            raise InputError(f"a world has no ingredient {', '.join(sorted(unknown))}")
+        return World(tree=tree, link=link, weights=_doubled(weights), seed=seed, **(given | more))
+
+    @staticmethod
+    def of_solve(options: SolveOptions, tree: ParityTree | None = None) -> "World":
+        """Run Algorithm 1 and keep what it did at every stage."""
+        tree = ParityTree.draw(options.n, options.k, options.seed) if tree is None else tree
+        history: list[Layers] = []
+
+        def keep(solving: Solving) -> None:
+            history.append(_doubled(solving.weights))
+
+        result: SolveResult = solve(options, tree, on_stage=keep)
+        return _of_algorithm(options, tree, result.weights, tuple(history))
+
+    @staticmethod
+    def of_run(run: Run) -> "World":
+        """The world of a run folder, trained or solved: its weights as they are in the folder."""
+        config, where = run.config, run.path / "weights.safetensors"
+        secret = tuple(int(j) for j in config.get("secret", ()))
+        tree = ParityTree(int(config["n"]), secret, tuple(int(j) for j in config.get("pairing", ())))
+        if tree.k != config["k"]:
+            raise InputError(f"{run.path / 'config.json'}: k={config['k']}, but secret has {tree.k} positions")
+        weights = level_weights(run.weights(), tree.levels, where)
+        if config.get("kind") == "solve":
+            known = {field.name for field in fields(SolveOptions)}
+            options = SolveOptions(**{name: value for name, value in config.items() if name in known})
+            return _of_algorithm(options, tree, weights, _snapshots(run, tree))
+        schedule = Curriculum(
+            config.get("curriculum", "log-icot"), int(config.get("chunk", 1)), tuple(config.get("boundaries", ()))
+        )
+        return World.of_weights(
+            tree,
+            weights,
+            get_link(str(config.get("link", "cosine"))),
+            int(config.get("seed", 0)),
+            visible=named_mask(str(config.get("mask", "level")), tree.levels),
+            gates=named_gates(str(config.get("gates", "paper")), tree.levels),
+            stages=parity_stages(tree.levels, schedule),
+            curriculum=schedule.method,
+        )
+
+    # -- what follows from the ingredients --------------------------------------------------------------------------
+
+    @property
+    def levels(self) -> Levels:
+        """The positions by level."""
+        return self.tree.levels
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether statements are checked on all inputs."""
+        return self.tree.n <= EXHAUSTIVE
+
+    def full(self, weights: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Weights as T × T matrices, zero where Definition 3 never looks."""
+        found: list[Tensor] = []
+        for layer, w in enumerate(self.weights if weights is None else weights):
+            nodes = self.levels.nodes(layer + 1)
+            right, below = self.levels.T - nodes.stop, self.levels.T - w.shape[-2]
+            found.append(nn.functional.pad(w, (nodes.start, right, 0, below)))
+        return found
+
+    def attention(self, W: Tensor) -> Tensor:
+        """Attention of a layer with the T × T weights W, keys × queries."""
+        return self.softmax(W, self.visible)
+
+    def layer_attention(self, layer: int) -> Tensor:
+        """Attention of the nodes that a layer writes, over all T positions: T × nodes."""
+        nodes = self.levels.nodes(layer + 1)
+        return self.attention(self.full()[layer])[:, nodes.start : nodes.stop]
+
+    def streams(self, D: Tensor, W: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """The blocks of X^(0) … X^(L), each (L + 1) × B × T, with T × T weights W (default: the world's)."""
+        W = self.full() if W is None else W
+        X = torch.cat([D.unsqueeze(0), D.new_zeros(self.levels.L, *D.shape)])
+        found = [X]
+        for layer, g in enumerate(self.gates):
+            A = self.attention(W[layer])
+            read = self.shift[layer].any(dim=0).nonzero().flatten()  # blocks that W_O does not ignore
+            gated = g * self.link(X[read] @ A) + (1 - g) * X[read]
+            X = X + torch.einsum("ij,jbt->ibt", self.shift[layer][:, read], gated)
+            found.append(X)
+        return found
+
+    def output(self, D: Tensor, layers: int, W: Sequence[Tensor] | None = None) -> Tensor:
+        """f^(t)(D) for t = ``layers``: the readout of X^(L) at every position, B × T."""
+        return torch.einsum("i,ibt->bt", self.readout[layers], self.streams(D, W)[-1])
+
+    def stage_input(self, sequence: Tensor, stage: ParityStage) -> Tensor:
+        """The sequence with the stage's hidden positions padded."""
+        padded = sequence.clone()
+        padded[..., list(stage.hidden)] = self.pad_value
+        return padded
+
+    def inference_input(self, bits: Tensor) -> Tensor:
+        """The bits, and padding where the chain would be."""
+        return nn.functional.pad(bits, (0, self.levels.T - bits.shape[-1]), value=self.pad_value)
+
+    def sequence(self, bits: Tensor) -> Tensor:
+        """The bits and the true values of all nodes."""
+        return add_trace(self.tree, bits)
+
+    @cached_property
+    def test_bits(self) -> Tensor:
+        """All inputs if they are few, else drawn ones."""
+        if not self.exhaustive:
+            return self.draw(0, self.test_count, "test")
+        numbers = torch.arange(2**self.tree.n).unsqueeze(1)
+        return 1.0 - 2.0 * ((numbers >> torch.arange(self.tree.n)) & 1).double()
+
+    def some_bits(self, count: int) -> Tensor:
+        """A few inputs, for statements that hold for each input and take a gradient for each."""
+        return self.draw(0, count, "validation")
+
+    def generic(self, scale: float = 2.0) -> list[Tensor]:
+        """T × T weights without any structure, for statements about all weights: normal, of this deviation."""
+        generator = torch.Generator().manual_seed(self.seed % 2**63)
+        T = self.levels.T
+        return [torch.randn(T, T, generator=generator, dtype=torch.float64) * scale for _ in range(self.levels.L)]
+
+
+def block_shifts(L: int) -> Tensor:
+    """W_O^(1) … W_O^(L) on the blocks: layer ℓ adds block ℓ to block ℓ + 1."""
+    shift = torch.zeros(L, L + 1, L + 1, dtype=torch.float64)
+    layers = torch.arange(L)
+    shift[layers, layers + 1, layers] = 1.0
+    return shift
+
+
+def _doubled(weights: Sequence[Tensor]) -> Layers:
+    return tuple(w.detach().cpu().double() for w in weights)
+
+
+def _of_algorithm(
+    options: SolveOptions, tree: ParityTree, weights: Sequence[Tensor], history: tuple[Layers, ...]
+) -> World:
+    B = samples_of(options)
+    return World.of_weights(
+        tree,
+        weights,
+        get_link(options.link),
+        options.seed,
+        algorithm=setting_of(options),
+        ranges=tuple((stage * B, B) for stage in range(tree.L)),
+        history=history,
+        epsilon=options.epsilon,
+    )
+
+
+def _snapshots(run: Run, tree: ParityTree) -> tuple[Layers, ...]:
+    """The weights after every stage, if the run kept them all."""
+    found = dict(run.snapshots())
+    if list(found) != list(range(1, tree.L + 1)):
+        return ()
+    return tuple(_doubled(level_weights(tensors, tree.levels, run.path / "snapshots")) for tensors in found.values())

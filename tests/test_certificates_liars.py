@@ -1,0 +1,105 @@
+"""A certificate that cannot say no is worth nothing: one lie for each, and every mutant against the one that must catch it."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+
+from internalize.parity.certificates import STATEMENTS, World, certify
+from internalize.parity.link import Link
+from internalize.parity.tree import ParityTree
+from tests import mutants
+
+sound_world = cache(mutants.sound_world)
+
+
+@cache
+def wide_world() -> World:
+    """Wide enough for Lemma 1 to say something: n = 256, k = 2, weights 0."""
+    tree = ParityTree.draw(256, 2, 0)
+    return World.of_weights(tree, [torch.zeros(256, 1)])
+
+
+@dataclass(frozen=True)
+class Crooked(ParityTree):
+    """A tree whose first two nodes have the same children."""
+
+    def children(self, position: int) -> tuple[int, int]:
+        return super().children(self.n if position == self.n + 1 else position)
+
+
+def crooked(world: World) -> World:
+    return replace(world, tree=Crooked(world.tree.n, world.tree.secret))
+
+
+def chained_loss(world: World) -> World:
+    """The loss of the barrier, with a chain of thought after all."""
+    return replace(world, root_loss=lambda output, sequence: (output - sequence).square().sum(-1).mean() / 2)
+
+
+def few_samples(world: World) -> World:
+    return replace(world, ranges=tuple((start, 20) for start, _ in world.ranges))
+
+
+def understated(world: World) -> World:
+    """A link that says it is a hundred times flatter than it is."""
+    link = world.link
+    return replace(world, link=Link("flat", link.phi, lambda t: link.slope(t) / 100, link.c))
+
+
+MUTATED = {mutant.name: mutant.mutate for mutant in mutants.MUTANTS}
+
+LIES = {
+    "barrier": chained_loss,
+    "mask": MUTATED["mask off by one"],
+    "softmax": MUTATED["softmax over the wrong axis"],
+    "link": MUTATED["φ with a slope at 0"],
+    "gating": MUTATED["gates all ones"],
+    "collapse": mutants.wrong_sign,
+    "curriculum": lambda world: replace(world, stages=world.stages[::-1]),
+    "loss": MUTATED["loss that counts an unread level"],
+    "evaluation": MUTATED["a shown CoT token leaking into the root"],
+    "propagation": MUTATED["readout of the wrong block"],
+    "frozen-derivative": MUTATED["gates all ones"],
+    "sensitivity": MUTATED["block shift applied twice"],
+    "bounded-gradient": understated,
+    "concentration": MUTATED["bits biased to 0.6"],
+    "trivial-tuples": crooked,
+    "well-trained": MUTATED["children's logits unequal by one"],
+    "stage-1": few_samples,
+    "hidden-states": MUTATED["padding by 1 instead of 0"],
+    "inductive-step": few_samples,
+    "recursion": mutants.wrong_sign,
+    "frozen-gradient": MUTATED["φ with a slope at 0"],
+    "frozen-weights": MUTATED["a trained layer moved by one grid step at a later stage"],
+    "stage-order": MUTATED["stage order reversed"],
+    "fresh-samples": MUTATED["samples reused across stages"],
+    "theorem-max": MUTATED["amplitude halved"],
+    "theorem-l2": MUTATED["amplitude halved"],
+    "theorem-probability": few_samples,
+}
+
+
+def test_every_statement_has_its_liar():
+    assert list(LIES) == list(STATEMENTS)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_the_verdict_turns_when_the_ingredient_is_broken(name: str):
+    world = wide_world() if name == "collapse" else sound_world(8, 4)
+    (before,) = certify(world, [name])
+    (after,) = certify(LIES[name](world), [name])
+    assert (before.verdict, after.verdict) == ("holds", "violated"), (before, after)
+
+
+@pytest.mark.parametrize("size", [(8, 4), (30, 16)], ids=str)
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_caught_by_its_certificate(mutant: mutants.Mutant, size: tuple[int, int]):
+    (found,) = certify(mutant.mutate(sound_world(*size)), [mutant.caught_by])
+    assert found.verdict == "violated", found
+
+
+def test_the_sampled_barrier_refutes_a_chain_of_thought():
+    (found,) = certify(chained_loss(sound_world(30, 16)), ["barrier"])
+    assert found.verdict == "violated", found

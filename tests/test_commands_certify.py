@@ -1,0 +1,84 @@
+"""`internalize certify`: the table, JSON, exit codes, run folders of either kind, and a model that lies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from internalize import cli
+from internalize.files import save_tensors
+from internalize.options import SolveOptions, TrainOptions
+from internalize.parity.certificates import STATEMENTS
+from internalize.parity.kept import solve_kept
+from internalize.parity.train import train
+from internalize.runs import Run
+
+
+def certificates(capsys, *argv: str) -> tuple[int, dict[str, dict]]:
+    status = cli.main(["certify", "--json", *argv])
+    found = json.loads(capsys.readouterr().out)["certificates"]
+    return status, {certificate["statement"]: certificate for certificate in found}
+
+
+def test_all_statements_on_the_worked_example(tmp_path: Path, capsys):
+    """n = 8, k = 4, all inputs: every statement has a verdict, none is violated, and the record is the contract's."""
+    status, found = certificates(capsys, "--n", "8", "--k", "4", "--out", str(tmp_path / "kept"))
+    assert status == 0
+    assert set(found) == set(STATEMENTS)
+    for certificate in found.values():
+        assert set(certificate) >= {"statement", "claim", "measured", "bound", "margin", "verdict", "seeds", "dtype"}
+    verdicts = {name: certificate["verdict"] for name, certificate in found.items()}
+    assert "violated" not in verdicts.values()
+    assert [name for name, verdict in verdicts.items() if verdict != "holds"] == ["collapse"]
+    assert Run(tmp_path / "kept").result["certificates"]
+
+
+def test_run_folders_of_either_kind(tmp_path: Path, capsys):
+    """A solve with snapshots is judged as it is made; AdamW is not Algorithm 1, and is told so, not failed for it."""
+    solve_kept(SolveOptions(n=8, k=4), Run(tmp_path / "solve"), snapshots=True)
+    status, found = certificates(capsys, "--run", str(tmp_path / "solve"))
+    assert status == 0
+    assert found["frozen-weights"]["verdict"] == "holds"
+    train(TrainOptions(n=8, k=4, steps=60), [0], [Run(tmp_path / "train")])
+    _, found = certificates(capsys, "--run", str(tmp_path / "train"))
+    assert found["propagation"]["verdict"] == "holds"
+    assert found["theorem-max"]["verdict"] == "not applicable"
+    assert "Algorithm 1" in found["theorem-max"]["reason"]
+
+
+def test_anyones_weights_that_lie_are_status_1(tmp_path: Path, capsys):
+    """Children of two neighbouring nodes swapped in the file: violations come first, and the exit status says so."""
+    run = Run(tmp_path / "solve")
+    solve_kept(SolveOptions(n=8, k=4), run)
+    weights = run.weights()
+    weights["W1"] = weights["W1"].flip(-1)
+    save_tensors(run.path / "weights.safetensors", weights)
+    assert cli.main(["certify", "--run", str(run.path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].startswith("violated")
+    assert "violated" in captured.err.splitlines()[-1]
+    status, found = certificates(capsys, "--run", str(run.path), "--only", "mask", "well-trained")
+    assert status == 1
+    assert {name: certificate["verdict"] for name, certificate in found.items()} == {
+        "well-trained": "violated",
+        "mask": "holds",
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--only", "theorem-2"], "there is no statement 'theorem-2'; there are barrier"),
+        (["--run", "nowhere"], "nowhere is not a run folder"),
+        (["--k", "5"], "k=5"),
+        (["--epsilon", "-1"], "epsilon=-1"),
+        (["--threads", "0"], "threads=0"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["certify", *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert words in line
