@@ -8,6 +8,7 @@ import torch
 
 from internalize.parity.certificates import STATEMENTS, World, certify
 from internalize.parity.link import Link
+from internalize.parity.prediction import Setting
 from internalize.parity.tree import ParityTree
 from tests import mutants
 
@@ -40,6 +41,16 @@ def chained_loss(world: World) -> World:
 
 def few_samples(world: World) -> World:
     return replace(world, ranges=tuple((start, 20) for start, _ in world.ranges))
+
+
+def papers_constants(world: World) -> World:
+    """K, rate, grid and B as printed, at an n where they do not work."""
+    n, k = world.tree.n, world.tree.k
+    return replace(
+        world,
+        algorithm=Setting(n, k, K=2, grid="1", rate="paper"),
+        ranges=tuple((stage * n**3, n**3) for stage in range(world.levels.L)),
+    )
 
 
 def understated(world: World) -> World:
@@ -77,7 +88,7 @@ LIES = {
     "fresh-samples": MUTATED["samples reused across stages"],
     "theorem-max": MUTATED["amplitude halved"],
     "theorem-l2": MUTATED["amplitude halved"],
-    "theorem-probability": few_samples,
+    "theorem-probability": papers_constants,
 }
 
 
@@ -103,3 +114,9 @@ def test_a_mutant_is_caught_by_its_certificate(mutant: mutants.Mutant, size: tup
 def test_the_sampled_barrier_refutes_a_chain_of_thought():
     (found,) = certify(chained_loss(sound_world(30, 16)), ["barrier"])
     assert found.verdict == "violated", found
+
+
+def test_fewer_samples_than_the_theorem_asks_are_no_violation_of_it():
+    (found,) = certify(few_samples(sound_world(8, 4)), ["theorem-probability"])
+    assert found.verdict == "not applicable"
+    assert "n^(2+ε) = 512" in (found.reason or "")
