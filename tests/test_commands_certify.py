@@ -65,6 +65,19 @@ def test_anyones_weights_that_lie_are_status_1(tmp_path: Path, capsys):
     }
 
 
+def test_a_foreign_folder_that_is_not_as_the_contract_has_it(tmp_path: Path, capsys):
+    run = Run(tmp_path / "solve")
+    solve_kept(SolveOptions(n=8, k=4), run)
+    good = json.loads((run.path / "config.json").read_text())
+    for change in ({"secret": [0, 1, "a", 3]}, {"boundaries": 7, "kind": "train"}, {"K": "large"}):
+        (run.path / "config.json").write_text(json.dumps({**good, **change}))
+        assert cli.main(["certify", "--run", str(run.path)]) == 2, change
+        assert str(run.path) in capsys.readouterr().err
+    del good["n"]
+    (run.path / "config.json").write_text(json.dumps(good))
+    assert cli.main(["certify", "--run", str(run.path)]) == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -72,6 +85,7 @@ def test_anyones_weights_that_lie_are_status_1(tmp_path: Path, capsys):
         (["--run", "nowhere"], "nowhere is not a run folder"),
         (["--k", "5"], "k=5"),
         (["--epsilon", "-1"], "epsilon=-1"),
+        (["--epsilon", "1000"], "epsilon=1000"),
         (["--threads", "0"], "threads=0"),
     ],
 )

@@ -80,6 +80,11 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
         (["predict", "--n", "3"], "n=3 is less than k=16"),
         (["predict", "--samples", "-1"], "samples=-1"),
         (["predict", "--epsilon", "0"], "epsilon=0"),
+        (["predict", "--epsilon", "1e-6"], "epsilon=1e-06 is outside"),
+        (["solve", "--preset", "paper", "--epsilon", "1000"], "epsilon=1000"),
+        (["solve", "--K", "1e308"], "K=1e+308 is outside"),
+        (["solve", "--samples", "99999999999999999999999"], "samples=99999999999999999999999"),
+        (["predict", "--oracle", "random", "--oracle-error", "1e200"], "oracle_error=1e+200"),
         (["predict", "--link", "sine"], "link 'sine'"),
     ],
 )
@@ -121,6 +126,35 @@ def test_damaged_result_is_named(tmp_path: Path):
         (run.path / "result.json").write_text(json.dumps(damage))
         with pytest.raises(InputError, match="is not the result of a solve"):
             solve_kept(SolveOptions(n=8, k=4), run, resume=True)
+
+
+def test_an_oracle_that_is_all_error_is_an_answer(tmp_path: Path, capsys):
+    """Large errors within the limit: `predict` says that no number of samples is enough, `solve` fails and says why."""
+    argv = ["--n", "16", "--k", "8", "--oracle", "random", "--oracle-error", "1e6"]
+    assert cli.main(["predict", *argv, "--samples", "500", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["success_probability"] == 0.0
+    assert found["samples_50"] is None
+    assert cli.main(["solve", *argv, "--samples", "500", "--out", str(tmp_path / "run")]) == 1
+    assert cli.main(["predict", "--n", "2", "--k", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["samples_99"] == 1
+
+
+def test_damaged_checkpoints_of_a_solve_are_named(tmp_path: Path):
+    options, run = SolveOptions(n=16, k=8), Run(tmp_path / "run")
+
+    def stop(solving: Solving) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(cli.Interrupted):
+        solve_kept(options, run, on_stage=stop)
+    (path,) = (run.path / "checkpoint").glob("*.json")
+    good = json.loads(path.read_text())
+    records = [{**good["records"][0], "stage": "x"}]
+    for change in ({"seconds": "x"}, {"records": records}, {"records": []}, {"records": 5}):
+        path.write_text(json.dumps({**good, **change}))
+        with pytest.raises(InputError, match="checkpoint"):
+            solve_kept(options, run, resume=True)
 
 
 def test_torchrun_with_two_processes_is_one_process(tmp_path: Path):

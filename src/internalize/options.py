@@ -15,6 +15,9 @@ Grid = Literal["1", "K"]
 Rate = Literal["paper", "calibrated"]
 Oracle = Literal["none", "random", "adversarial"]
 
+MAX_SAMPLES = 2**53
+"""Beyond, a count of samples is not a float64 any more."""
+
 
 @dataclass(frozen=True)
 class TrainOptions:
@@ -112,14 +115,22 @@ class SolveOptions(StepOptions):
         check_seed(self.seed)
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
             value: int | None = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name}={value} must be at least {least}")
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise InputError(f"epsilon={self.epsilon} must be positive (Theorem 1)")
+            if value is not None and not least <= value <= MAX_SAMPLES:
+                raise InputError(f"{name}={value} is outside {least} … {MAX_SAMPLES}")
+        check_epsilon(self.epsilon)
         if self.preset == "paper" and (self.samples is not None or self.K is not None):
             raise InputError(
                 f"samples={self.samples}, K={self.K}: the paper's preset sets both from epsilon (Theorem 1)"
             )
+
+
+def check_epsilon(epsilon: float) -> float:
+    """Return ε if the theorem's constants can be computed with it."""
+    if not 0.001 <= epsilon <= 16:
+        raise InputError(
+            f"epsilon={epsilon} is outside 0.001 … 16 (ε > 0 in Theorem 1; beyond, n^ε leaves the numbers)"
+        )
+    return epsilon
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

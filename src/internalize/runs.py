@@ -115,7 +115,7 @@ class Run:
         """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
         if self.exists:
             found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
-            for key in sorted({*wanted, *found}):
+            for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key)):  # the kind explains the rest
                 if (want := _as_json(wanted.get(key))) != found.get(key):
                     raise InputError(
                         f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from internalize.console import Flag, print_json, print_table, say, use_device
-from internalize.options import SolveOptions
+from internalize.options import SolveOptions, check_epsilon
 
 if TYPE_CHECKING:
     from internalize.parity.certificates import World
@@ -33,8 +33,8 @@ class Certify:
     """Size of the secret set, a power of two."""
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
-    epsilon: float = 1.0
-    """ε of the theorem."""
+    epsilon: float | None = None
+    """ε of the theorem. Default: 1, or the run's own."""
     run: Path | None = None
     """Certify the weights of this run folder; n, k, link and seed are then its own."""
     only: tuple[str, ...] = ()
@@ -75,8 +75,9 @@ class Certify:
         from internalize.runs import Run
 
         if self.run is not None:
-            return World.of_run(Run.open(self.run))
-        return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=self.epsilon))
+            return World.of_run(Run.open(self.run), None if self.epsilon is None else check_epsilon(self.epsilon))
+        epsilon = 1.0 if self.epsilon is None else self.epsilon
+        return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=epsilon))
 
     def _print(self, certificates: list[dict[str, Any]]) -> None:
         print_table(certificates, ("verdict", "statement", "measured", "bound", "claim"))

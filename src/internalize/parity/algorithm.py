@@ -131,6 +131,8 @@ class Solving:
     seconds: float
     step: Tensor
     """W − η∇̃L of the layer that was just trained, before rounding."""
+    samples: tuple[int, int]
+    """The first sample of the stream that the stage used, and how many."""
 
 
 def solve(
@@ -173,7 +175,8 @@ def solve(
             steps[stage] = _pushed(steps[stage], tree, stage, K, unit, rate * options.oracle_error)
         W = [quantise(step, unit) for step in steps]
         records.append(_record(steps[stage], tree, stage, K, unit))
-        on_stage(Solving(tuple(W), tuple(records), time.perf_counter() - began, steps[stage]))
+        used = (samples.start, samples.count)
+        on_stage(Solving(tuple(W), tuple(records), time.perf_counter() - began, steps[stage], used))
         if stop_at_failure and not records[-1].recovered:
             break
     # Checked again at the end: a later stage's oracle error may have moved a layer that was recovered.
@@ -303,7 +306,7 @@ def _record(steps: Tensor, tree: ParityTree, stage: int, K: float, unit: float) 
         stage=stage + 1,
         signal_min=float(children.min()) / K,
         signal_mean=float(children.mean()) / K,
-        noise_max=float(others[others.isfinite()].abs().max()) / K if len(others) > 2 else 0.0,
+        noise_max=float(others.masked_fill(others.isneginf(), 0.0).abs().max()) / K,
         margin=margin / K if math.isfinite(margin) else 0.0,
         recovered=bool(recovered_columns(quantise(steps, unit), tree, stage, K).all()),
     )

@@ -51,7 +51,9 @@ def solve_kept(
 
     def keep(solving: Solving) -> None:
         stage, seconds = len(solving.records), round(solving.seconds, 3)
-        run.append_metrics({**vars(solving.records[-1]), "step": stage, "samples": stage * samples, "seconds": seconds})
+        first, count = solving.samples
+        place = {"step": stage, "samples": stage * samples, "first_sample": first, "stage_samples": count}
+        run.append_metrics({**vars(solving.records[-1]), **place, "seconds": seconds})
         tensors = {"step": solving.step, **named_weights(solving.weights)}
         if snapshots:
             run.save_snapshot(stage, tensors)
@@ -90,10 +92,10 @@ def _load(run: Run, tree: ParityTree) -> Solving | None:
     weights = tuple(level_weights(tensors, tree.levels, run.path / "checkpoint"))
     try:
         records = tuple(StageRecord(**record) for record in state["records"])
-        begun = Solving(weights, records, float(state["seconds"]), tensors["step"])
-    except (KeyError, TypeError) as error:
+        begun = Solving(weights, records, float(state["seconds"]), tensors["step"], (0, 0))
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
-    if len(records) != state["step"]:
+    if [record.stage for record in records] != list(range(1, state["step"] + 1)):
         raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {state['step']}")
     run.go_back(state)
     return begun

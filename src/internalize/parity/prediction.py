@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from internalize.errors import InputError
-from internalize.options import Grid, Rate, StepOptions
+from internalize.options import Grid, Rate, StepOptions, check_epsilon
 from internalize.parity.freezing import default_amplitude
 from internalize.parity.link import get_link
 from internalize.parity.population import StageGradient, population
@@ -67,12 +67,14 @@ class Setting(StepOptions):
     def __post_init__(self) -> None:
         Levels(self.n, self.k)
         get_link(self.link)
-        if self.K is not None and not (math.isfinite(self.K) and self.K > 0):
-            raise InputError(f"K={self.K} must be a positive number (a child's weight is to become K)")
+        if self.K is not None and not 0 < self.K <= 10_000:
+            raise InputError(f"K={self.K} is outside 0 … 10000 (a child's weight is to become K, and e^K decides)")
         if self.K is not None and self.grid == "1" and round(self.K) != self.K:
             raise InputError(f"K={self.K} is not a whole number, which the grid 1 rounds weights to (section 2)")
-        if not (math.isfinite(self.oracle_error) and self.oracle_error >= 0):
-            raise InputError(f"oracle_error={self.oracle_error} must be a finite norm from 0 up (section 2.1)")
+        if not 0 <= self.oracle_error <= 1e6:
+            raise InputError(
+                f"oracle_error={self.oracle_error} is outside 0 … 1e6 (the 2-norm of an error, section 2.1)"
+            )
         if (self.oracle == "none") is not (self.oracle_error == 0):
             raise InputError(f"oracle={self.oracle} and oracle_error={self.oracle_error} do not go together")
 
@@ -128,6 +130,8 @@ class Setting(StepOptions):
         children = sum(2 * gradient.nodes for gradient in layers)
         others = sum(gradient.keys * gradient.nodes for gradient in layers) - children
         tail = math.erfc(limit / deviation / math.sqrt(2))
+        if tail >= 1:
+            return -math.inf
         return children * math.log1p(-tail) + others * math.log1p(-tail / 2)
 
     def log_success(self, samples: float) -> float:
@@ -139,6 +143,8 @@ class Setting(StepOptions):
         wanted = math.log1p(-failure)
         if self.log_success(_MANY) < wanted:
             return None
+        if self.log_success(1) >= wanted:
+            return 1
         low, high = 1.0, _MANY
         while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
             middle = math.sqrt(low * high)
@@ -327,9 +333,7 @@ def theorem_log10_n(epsilon: float) -> float:
     With x = ln n the ceiling is j exactly for x in (16 ln(j−1)/ε, 16 ln(j)/ε], so it fails to exceed x
     somewhere in there if and only if 16 ln(j)/ε ≥ j. The last such j ends the failures, at n = j^{16/ε}; none if ε > 16/e.
     """
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise InputError(f"epsilon={epsilon} must be positive (Theorem 1)")
-    a = 16 / epsilon
+    a = 16 / check_epsilon(epsilon)
     j = math.ceil(a * (math.log(a) + 3) * 2) + 2  # a ln j < j from here up
     while j > 1 and a * math.log(j) < j:
         j -= 1

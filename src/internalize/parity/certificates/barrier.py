@@ -50,7 +50,7 @@ def barrier(world: World) -> Finding:
     generic = world.generic(1.0)
     zero = [torch.zeros_like(w) for w in generic]
     look = _enumerated if world.exhaustive else _sampled
-    found = [look(world, [w.clone().requires_grad_() for w in W]) for W in (zero, generic)]
+    found = [look(world, [w.clone().requires_grad_() for w in W]) for W in (zero, generic, world.full())]
     worst = max(found, key=lambda finding: (finding.measured or 0.0) / (finding.bound or 1.0))
     if world.exhaustive or worst.verdict == "violated":
         return worst

@@ -40,7 +40,7 @@ def concentration(world: World) -> Finding:
     start, B = world.ranges[0] if world.ranges else (0, _MAX_SAMPLES)
     B = min(B, _MAX_SAMPLES)
     n = world.tree.n
-    kappa = math.sqrt(2 / B * math.log(32 * n**4 / math.exp(-(n ** (world.epsilon / 2)))))
+    kappa = math.sqrt(2 / B * (math.log(32 * n**4) + n ** (world.epsilon / 2)))
     # Sums of ±1 over up to 2^24 samples are exact in float32.
     sequence = world.sequence(world.draw(start, B, "train")).float()
     code = _codes(world)

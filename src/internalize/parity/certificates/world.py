@@ -25,7 +25,7 @@ so a broken ingredient is one ``dataclasses.replace`` away, and computes in floa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,7 @@ from internalize.counter import Stream
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.options import SolveOptions
-from internalize.parity.algorithm import SolveResult, Solving, samples_of, setting_of, solve
+from internalize.parity.algorithm import SolveResult, Solving, setting_of, solve
 from internalize.parity.data import add_trace, draw_bits
 from internalize.parity.gates import named_gates, paper_gates
 from internalize.parity.link import COSINE, Link, get_link
@@ -119,16 +119,36 @@ class World:
         """Run Algorithm 1 and keep what it did at every stage."""
         tree = ParityTree.draw(options.n, options.k, options.seed) if tree is None else tree
         history: list[Layers] = []
+        ranges: list[tuple[int, int]] = []
 
         def keep(solving: Solving) -> None:
             history.append(_doubled(solving.weights))
+            ranges.append(solving.samples)
 
         result: SolveResult = solve(options, tree, on_stage=keep)
-        return _of_algorithm(options, tree, result.weights, tuple(history))
+        return _of_algorithm(options, tree, result.weights, tuple(history), tuple(ranges))
 
     @staticmethod
-    def of_run(run: Run) -> "World":
-        """The world of a run folder, trained or solved: its weights as they are in the folder."""
+    def of_run(run: Run, epsilon: float | None = None) -> "World":
+        """The world of a run folder, trained or solved: its weights as they are in the folder.
+
+        Args:
+            run: the folder, whoever wrote it.
+            epsilon: of the theorem, if not the run's own.
+        """
+        try:
+            world = World._of_run(run)
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"{run.path / 'config.json'} or metrics.jsonl is not as the contract has it ({what})"
+            ) from None
+        return world if epsilon is None else replace(world, epsilon=epsilon)
+
+    @staticmethod
+    def _of_run(run: Run) -> "World":
         config, where = run.config, run.path / "weights.safetensors"
         secret = tuple(int(j) for j in config.get("secret", ()))
         tree = ParityTree(int(config["n"]), secret, tuple(int(j) for j in config.get("pairing", ())))
@@ -138,7 +158,8 @@ class World:
         if config.get("kind") == "solve":
             known = {field.name for field in fields(SolveOptions)}
             options = SolveOptions(**{name: value for name, value in config.items() if name in known})
-            return _of_algorithm(options, tree, weights, _snapshots(run, tree))
+            used = tuple((line["first_sample"], line["stage_samples"]) for line in run.metrics())
+            return _of_algorithm(options, tree, weights, _snapshots(run, tree), used)
         schedule = Curriculum(
             config.get("curriculum", "log-icot"), int(config.get("chunk", 1)), tuple(config.get("boundaries", ()))
         )
@@ -222,6 +243,13 @@ class World:
         numbers = torch.arange(2**self.tree.n).unsqueeze(1)
         return 1.0 - 2.0 * ((numbers >> torch.arange(self.tree.n)) & 1).double()
 
+    @cached_property
+    def finite(self) -> bool:
+        """Whether attention and states are finite numbers, with the world's weights and with weights 0."""
+        D = self.inference_input(self.some_bits(2))
+        start = [torch.zeros_like(w) for w in self.full()]
+        return all(bool(X.isfinite().all()) for W in (None, start) for X in self.streams(D, W))
+
     def some_bits(self, count: int) -> Tensor:
         """A few inputs, for statements that hold for each input and take a gradient for each."""
         return self.draw(0, count, "validation")
@@ -246,16 +274,19 @@ def _doubled(weights: Sequence[Tensor]) -> Layers:
 
 
 def _of_algorithm(
-    options: SolveOptions, tree: ParityTree, weights: Sequence[Tensor], history: tuple[Layers, ...]
+    options: SolveOptions,
+    tree: ParityTree,
+    weights: Sequence[Tensor],
+    history: tuple[Layers, ...],
+    ranges: tuple[tuple[int, int], ...],
 ) -> World:
-    B = samples_of(options)
     return World.of_weights(
         tree,
         weights,
         get_link(options.link),
         options.seed,
         algorithm=setting_of(options),
-        ranges=tuple((stage * B, B) for stage in range(tree.L)),
+        ranges=ranges,
         history=history,
         epsilon=options.epsilon,
     )
