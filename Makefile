@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 PYTHON ?= python3
-EXTRAS := dev
+EXTRAS := dev,lm
 BIN := .venv/bin
 STAMP := .venv/installed
 
@@ -18,7 +18,7 @@ help:  ## list the targets
 
 install: $(STAMP)  ## build .venv (done by the others when needed)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt Makefile
 	$(PYTHON) tools/install.py $(EXTRAS)
 
 paper: $(STAMP)  ## reproduce the paper into report/index.html (about 2 minutes)

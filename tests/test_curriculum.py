@@ -44,6 +44,14 @@ def test_complete_tree(k: int):
         (Curriculum("icot", chunk=100), 8, [0, 7]),
         (Curriculum("icot", boundaries=(2, 3)), 8, [0, 2, 3, 7]),
         (Curriculum("icot", boundaries=(2, 9, 20)), 8, [0, 2, 7]),
+        (Curriculum("icot", cutoff=3), 8, [0, 1, 2, 7]),
+        (Curriculum("icot", cutoff=7), 8, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (Curriculum("icot", cutoff=1), 8, [0, 7]),
+        (Curriculum("icot", cutoff=1), 1, [0]),
+        (Curriculum("icot", chunk=2, cutoff=4), 8, [0, 2, 7]),
+        (Curriculum("icot", boundaries=(2, 3, 5), cutoff=4), 8, [0, 2, 3, 7]),
+        (Curriculum("icot", cutoff=39), 47, [*range(39), 46]),
+        (Curriculum("icot", cutoff=39), 31, list(range(31))),
         (Curriculum("none"), 8, [7]),
         (Curriculum("cot"), 8, [0]),
     ],
@@ -79,6 +87,22 @@ def test_any_chunk_and_boundaries(length: int, chunk: int, boundaries: set[int])
     check_invariants(given_ends.stages(length), length, ends_hidden=True)
 
 
+@given(lengths, st.integers(1, 9), st.none() | st.integers(1, 250))
+def test_either_side_with_a_cutoff(length: int, chunk: int, cutoff: int | None):
+    """The right side is the left one mirrored; below the cutoff it changes nothing, from there on everything goes."""
+    left = Curriculum("icot", chunk=chunk, cutoff=cutoff).stages(length)
+    right = Curriculum("icot", chunk=chunk, cutoff=cutoff, side="right").stages(length)
+    for stages in (left, right):
+        check_invariants(stages, length, ends_hidden=True)
+    steps = length - 1
+    assert [s.hidden for s in left] == [tuple(range(len(s.hidden))) for s in left]
+    assert [s.hidden for s in right] == [tuple(steps - 1 - step for step in reversed(s.hidden)) for s in left]
+    without = Curriculum("icot", chunk=chunk).stages(length)
+    below = [s for s in without if cutoff is None or len(s.hidden) < cutoff]
+    everything = Curriculum("none").stages(length)[0]
+    assert list(left) == below + ([] if everything in below else [everything])
+
+
 def check_invariants(stages: tuple, length: int, *, ends_hidden: bool):
     answer = length - 1
     for stage in stages:
@@ -98,6 +122,10 @@ def check_invariants(stages: tuple, length: int, *, ends_hidden: bool):
         (lambda: Curriculum("icot", chunk=0), "chunk=0"),
         (lambda: Curriculum("cot", chunk=2), "belong to icot"),
         (lambda: Curriculum("log-icot", boundaries=(3,)), "belong to icot"),
+        (lambda: Curriculum("log-icot", side="right"), "side and cutoff belong to icot"),
+        (lambda: Curriculum("none", cutoff=3), "side and cutoff belong to icot"),
+        (lambda: Curriculum("icot", side="middle"), "side='middle' is neither left nor right"),  # type: ignore[arg-type]
+        (lambda: Curriculum("icot", cutoff=0), "cutoff=0 must be at least 1"),
         (lambda: Curriculum("icot", chunk=2, boundaries=(3,)), "not both"),
         (lambda: Curriculum("icot", boundaries=(3, 3)), "strictly increasing"),
         (lambda: Curriculum("icot", boundaries=(0, 3)), "positive"),

@@ -15,7 +15,7 @@ from internalize.runs import Run
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["internalize.parity.train", "internalize.cli", "torch._dynamo"]
+    ["internalize.parity.train", "internalize.cli", "internalize.lm.train", "torch._dynamo"]
 )  # AdamW imports the last
 
 

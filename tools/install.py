@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed"
-SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt")
+SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", ROOT / "Makefile")  # the Makefile says which extras
 
 
 def sound() -> bool:

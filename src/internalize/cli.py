@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from internalize.commands.certify import Certify
+from internalize.commands.lm import Lm
 from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
@@ -37,6 +38,7 @@ Command = (
     | Annotated[Certify, tyro.conf.subcommand("certify")]
     | Annotated[Paper, tyro.conf.subcommand("paper")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
+    | Annotated[Lm, tyro.conf.subcommand("lm")]
 )
 
 

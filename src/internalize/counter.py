@@ -12,10 +12,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Stream = Literal["secret", "train", "validation", "test", "oracle"]
+Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay"]
 
 # A stream's number is part of every result ever drawn from it: append, never renumber.
-_STREAMS: Final[dict[Stream, int]] = {"secret": 0, "train": 1, "validation": 2, "test": 3, "oracle": 4}
+_STREAMS: Final[dict[Stream, int]] = {
+    "secret": 0,
+    "train": 1,
+    "validation": 2,
+    "test": 3,
+    "oracle": 4,
+    "order": 5,
+    "replay": 6,
+}
 _WORDS_PER_COUNTER: Final = 4
 MAX_SEED: Final = 2**63 - 1
 

@@ -21,6 +21,7 @@ from internalize.errors import InputError
 
 Method = Literal["none", "cot", "icot", "log-icot"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
+Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ class Curriculum:
 
     - ``none``: no chain at all. One stage, everything hidden but the answer.
     - ``cot``: the whole chain. One stage, nothing hidden.
-    - ``icot``: from the front, ``chunk`` steps at a time (1 is the standard curriculum, one stage for each
-      element of the chain), or at the given ``boundaries``: numbers of hidden steps after the first stage,
-      which hides none. Boundaries beyond a short chain's end fall on its end.
+    - ``icot``: from the front (or, with ``side="right"``, from the end), ``chunk`` steps at a time (1 is the standard
+      curriculum, one stage for each element of the chain), or at the given ``boundaries``: numbers of hidden steps after
+      the first stage, which hides none. Boundaries beyond a short chain's end fall on its end. Where ``cutoff`` steps or
+      more would be hidden, all are.
     - ``log-icot``: whole levels from the bottom where levels are known; else half of what remains, rounded up.
 
     Every method but ``cot`` ends with all steps hidden, and hidden sets only grow.
@@ -54,14 +56,22 @@ class Curriculum:
     method: Method = "log-icot"
     chunk: int = 1
     boundaries: tuple[int, ...] = ()
+    side: Side = "left"
+    cutoff: int | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"curriculum {self.method!r} is not one of {', '.join(METHODS)}")
         if self.chunk < 1:
             raise InputError(f"chunk={self.chunk} must be at least 1 (a stage of icot removes something)")
-        if (self.chunk != 1 or self.boundaries) and self.method != "icot":
-            raise InputError(f"chunk and boundaries belong to icot; {self.method} has its own removal")
+        if self.method != "icot" and (
+            self.chunk != 1 or self.boundaries or self.side != "left" or self.cutoff is not None
+        ):
+            raise InputError(f"chunk, boundaries, side and cutoff belong to icot; {self.method} has its own removal")
+        if self.side not in get_args(Side):
+            raise InputError(f"side={self.side!r} is neither left nor right")
+        if self.cutoff is not None and self.cutoff < 1:
+            raise InputError(f"cutoff={self.cutoff} must be at least 1 (the first stage hides nothing)")
         if self.chunk != 1 and self.boundaries:
             raise InputError(f"give chunk={self.chunk} or boundaries={self.boundaries}, not both")
         if any(b <= a for a, b in zip((0, *self.boundaries), self.boundaries, strict=False)):
@@ -89,7 +99,10 @@ class Curriculum:
             case "cot":
                 hidden = [range(0)]
             case "icot":
-                hidden = _prefixes(self.boundaries or range(self.chunk, steps, self.chunk), steps)
+                counts = self.boundaries or range(self.chunk, steps, self.chunk)
+                hidden = _prefixes((c for c in counts if self.cutoff is None or c < self.cutoff), steps)
+                if self.side == "right":
+                    hidden = (range(steps - len(h), steps) for h in hidden)
             case "log-icot":
                 hidden = _prefixes(_halvings(length), steps) if levels is None else _whole_levels(levels)
         return tuple(Stage(length, tuple(h)) for h in hidden)

@@ -37,3 +37,6 @@ class Interruptible:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
+        outer = getattr(self._before[number], "__self__", None)
+        if isinstance(outer, Interruptible):  # work inside of work: both are asked to stop
+            outer.requested = True

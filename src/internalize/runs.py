@@ -6,6 +6,7 @@
 | `env.json`            | package version, commit, Python, torch, CPU, threads, start time            |
 | `metrics.jsonl`       | one object an evaluation                                                    |
 | `weights.safetensors` | final weights                                                               |
+| `model/`              | of `lm train`: the model as transformers writes it                          |
 | `snapshots/`          | weights at evaluations, named by step                                       |
 | `checkpoint/`         | what a resumed run needs; `checkpoint.json` names the tensors it belongs to |
 | `result.json`         | what `--json` prints, written last: its presence means finished             |
@@ -47,8 +48,11 @@ _OURS = frozenset(
         "env.json",
         "metrics.jsonl",
         "weights.safetensors",
+        "model",
+        ".model.tmp",
         "snapshots",
         "checkpoint",
+        "answers.jsonl",
         "result.json",
         ".lock",
     )
@@ -297,7 +301,11 @@ def _as_json(value: object) -> object:
 
 def find_runs(root: str | Path) -> list[Run]:
     """Every run in or below a folder, sorted by path."""
-    return [Run(path.parent) for path in sorted(Path(root).rglob("config.json"))]
+    found: dict[Path, Run] = {}
+    for path in sorted(Path(root).rglob("config.json"), key=lambda path: (len(path.parts), path)):
+        if not found.keys() & set(path.parent.parents):  # a model's config.json inside a run is not a run
+            found[path.parent] = Run(path.parent)
+    return [found[folder] for folder in sorted(found)]
 
 
 def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":

@@ -21,10 +21,11 @@ class Certify:
     holds, is violated, is vacuous (its bound says nothing at this size) or does not apply to this model. Exits with 1
     if any is violated. Up to n = 12 all inputs are gone through, above it a sample.
 
-    Examples:
-      internalize certify --n 8 --k 4
-      internalize certify --run runs/first
-      internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
+    For example:
+
+      $ internalize certify --n 8 --k 4
+      $ internalize certify --run runs/first
+      $ internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
     """
 
     n: int = 30

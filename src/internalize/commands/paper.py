@@ -15,9 +15,10 @@ class Paper:
     Trains the paper's experiment (n=30, k=16) on 20 seeds, smaller and larger trees beside it, and writes index.html, every
     figure as SVG and PDF, and every table as CSV. Interrupted, it goes on where it stopped.
 
-    Examples:
-      internalize paper
-      internalize paper --out elsewhere --processes 8
+    For example:
+
+      $ internalize paper
+      $ internalize paper --out elsewhere --processes 8
     """
 
     out: Path = Path("report")

@@ -18,10 +18,11 @@ class Predict:
     fractions of K at the paper's rate. Probabilities and numbers of samples are a model on top of them, which takes the
     steps to be Gaussian but for their skewness. Nothing is drawn and nothing is trained.
 
-    Examples:
-      internalize predict --n 30 --k 16
-      internalize predict --n 1024 --k 512 --samples 300000
-      internalize predict --n 30 --k 16 --grid 1 --K 8 --json
+    For example:
+
+      $ internalize predict --n 30 --k 16
+      $ internalize predict --n 1024 --k 512 --samples 300000
+      $ internalize predict --n 30 --k 16 --grid 1 --K 8 --json
     """
 
     options: tyro.conf.OmitArgPrefixes[StepOptions] = field(default_factory=StepOptions)

@@ -15,10 +15,11 @@ _USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path"
 class Runs:
     """List the runs in or below a folder, with their options and results.
 
-    Examples:
-      internalize runs
-      internalize runs report/runs --where n=30 curriculum=log-icot
-      internalize runs --columns path accuracy --json
+    For example:
+
+      $ internalize runs
+      $ internalize runs report/runs --where n=30 curriculum=log-icot
+      $ internalize runs --columns path accuracy --json
     """
 
     root: tyro.conf.Positional[Path] = Path("runs")

@@ -23,12 +23,13 @@ class Solve:
     if a layer is not recovered, and says at which stage, why, and what would succeed. `internalize predict` says
     beforehand how likely that is. Under torchrun the samples are shared out over the processes.
 
-    Examples:
-      internalize solve --n 128 --k 64
-      internalize solve --seeds 0:50 --json
-      internalize solve --preset paper
-      internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
-      torchrun --nproc-per-node 2 -m internalize -- solve --n 256 --k 128 --out runs/two
+    For example:
+
+      $ internalize solve --n 128 --k 64
+      $ internalize solve --seeds 0:50 --json
+      $ internalize solve --preset paper
+      $ internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
+      $ torchrun --nproc-per-node 2 -m internalize -- solve --n 256 --k 128 --out runs/two
     """
 
     options: tyro.conf.OmitArgPrefixes[SolveOptions] = field(default_factory=SolveOptions)

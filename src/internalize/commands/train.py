@@ -17,10 +17,11 @@ class Train:
     Keeps a run folder with the configuration, the metrics of every evaluation and the weights. Ctrl-C saves and stops;
     --resume goes on from there, or from a kill, to the same bits.
 
-    Examples:
-      internalize train --out runs/first
-      internalize train --seeds 0:20 --out runs/paper
-      internalize train --n 64 --k 32 --curriculum icot --json
+    For example:
+
+      $ internalize train --out runs/first
+      $ internalize train --seeds 0:20 --out runs/paper
+      $ internalize train --n 64 --k 32 --curriculum icot --json
     """
 
     options: tyro.conf.OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)

@@ -1,0 +1,108 @@
+"""`internalize lm compare`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from internalize.commands.lm_plan import PlanOptions
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
+from internalize.lm.options import Method
+
+
+@dataclass(frozen=True)
+class LmCompare:
+    """Compare the methods on the same data and model: at equal updates, at equal tokens, over several seeds.
+
+    Takes the options of `lm train`. With --advance steps all schedules are derived from --steps: the first stage has a
+    quarter of the updates (or --first-steps), the removals share two thirds of what is left. With --advance accuracy stages
+    end as in `lm train`, and --steps is a limit. At equal tokens each method has the updates in which it reads as many
+    tokens as log-icot in --steps. Ctrl-C saves and stops; --resume goes on, and finished runs are not made again.
+
+    For example:
+
+      $ internalize lm compare --out runs/parity --steps 1500
+      $ internalize lm compare --data multiply:digits=2 --layers 4 --advance steps --steps 4000 --seeds 0:5 --out runs/multiply
+      $ internalize lm compare --methods icot log-icot --budget tokens --removal delete --jobs 4 --json
+    """
+
+    options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
+    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = (
+        "cot",
+        "icot",
+        "log-icot",
+        "pause",
+        "none",
+    )
+    """Which methods to compare. cot is measured as it is used: it writes its chain."""
+    budget: Literal["steps", "tokens", "both"] = "both"
+    """What every method has as much of."""
+    seeds: str = "0:3"
+    """0:3 is 0, 1 and 2. A seed decides the task, a new model's weights, the order of the data and what is replayed."""
+    jobs: int = 2
+    """Runs at once, each in a process of its own."""
+    out: Path | None = None
+    """Folder for the runs, each in <budget>/<method>/seed-<seed>, and for rows.json. Without it, a new one below runs/."""
+    resume: Flag[bool] = False
+    """Continue the comparison in --out where it stopped."""
+    checkpoint_steps: int = 200
+    """Updates between checkpoints."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, …"""
+    threads: int = 1
+    """Threads of each process. More change the last bits."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Train what is missing, show the rows."""
+        from internalize.lm.quiet import quiet_transformers
+        from internalize.progress import Progress
+
+        seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
+        device = use_device(self.device, self.threads)
+        quiet_transformers()
+
+        from internalize.lm.compare import compare
+        from internalize.lm.workers import How
+
+        out = self.out or default_out("lm-compare")
+        if self.out is None:
+            say(f"keeping the runs in {out}")
+        failed: list[dict[str, str]] = []
+        with Progress(f"lm compare {self.options.data}") as progress:
+            rows = compare(
+                self.options,
+                self.methods,
+                seeds,
+                ("steps", "tokens") if self.budget == "both" else (self.budget,),
+                out=out,
+                resume=self.resume,
+                jobs=self.jobs,
+                how=How(device, self.threads, self.checkpoint_steps),
+                report=progress.show,
+                refused=lambda folder, reason: failed.append({"run": str(folder), "reason": reason}),
+                say=say,
+            )
+        if self.json:
+            print_json({"rows": rows, "failed": failed, "out": str(out)})
+        elif rows:
+            _print(rows)
+        for failure in failed:
+            say(f"{failure['run']}: {failure['reason']}")
+        return 2 if failed else 0
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    """One line a row, the interval in one column."""
+    shown = [
+        {
+            **row,
+            "95 %": f"{row['exact_match_low']:.3f} … {row['exact_match_high']:.3f}",
+            "solved": f"{row['solved']}/{row['seeds']}",
+        }
+        for row in rows
+    ]
+    columns = ("budget", "method", "exact_match", "95 %", "solved", "stages", "stage_steps", "steps", "tokens")
+    print_table(shown, (*columns, "tokens_per_answer", "steps_to_99", "seconds"))

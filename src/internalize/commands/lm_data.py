@@ -1,0 +1,125 @@
+"""`internalize lm data`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from internalize.console import Flag, print_json, print_table, print_text, say
+from internalize.errors import InputError
+from internalize.lm.tasks import TaskStream, usage
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class LmData:
+    """Write the examples of a task, or check a file of your own before training on it.
+
+    A line of text is `question||steps #### answer`; steps are its <<…>> groups, or else its words. A JSON line has question,
+    steps (a list), answer and, if known, levels (a number a step: a step needs only lower ones). Files that end in .jsonl
+    or .json are JSON lines, all others text. Text keeps no levels and no steps of several words; JSON lines keep all.
+
+    --check exits with 1 if a line is bad.
+
+    For example:
+
+      $ internalize lm data --data multiply:digits=4
+      $ internalize lm data --data parity:n=16,k=8 --count 4096 --stream test --out test.jsonl
+      $ internalize lm data --data hops:hops=8,seed=3 --count 3 --json
+      $ internalize lm data --check test.jsonl
+    """
+
+    data: Annotated[
+        str, tyro.conf.arg(help=f"Task to write examples of, with its options or its defaults: {usage()}.")
+    ] = ""
+    count: int | None = None
+    """Number of examples. Default: 10."""
+    seed: int = 0
+    """Random seed of the task; a seed in --data goes before it."""
+    stream: TaskStream = "train"
+    """Which examples: no question for training is one of validation or test."""
+    out: Path | None = None
+    """File to write. Default: print the examples."""
+    check: Path | None = None
+    """File to read and judge, line by line."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Write or check."""
+        if bool(self.data) == (self.check is not None):
+            raise InputError(
+                f"give --data SPEC to write examples, or --check FILE to read some; the tasks are {usage()}"
+            )
+        if self.check is None:
+            return self._write()
+        if self.out is not None or self.count is not None:
+            raise InputError("--out and --count belong to --data; --check only reads")
+        return self._check(self.check)
+
+    def _write(self) -> int:
+        from internalize.lm.readers import as_json, text_line, write_examples
+        from internalize.lm.source import open_source
+        from internalize.lm.tasks import get_task
+
+        task = get_task(self.data, self.seed)
+        count = _SHOWN if self.count is None else self.count
+        if count < 1:
+            raise InputError(f"count={count} must be at least 1")
+        source = open_source(task.spec, self.seed, held_out=count if self.stream == "validation" else 0, say=say)
+        match self.stream:
+            case "train":
+                examples = [source.train(position) for position in range(count)]
+            case "validation":
+                examples = source.validation
+            case "test":
+                examples = source.test(count)
+        if self.out is None:
+            if self.json:
+                found = [as_json(example) for example in examples]
+                print_json({"data": source.spec, "stream": self.stream, "examples": found})
+            else:
+                print_text("\n".join(map(text_line, examples)))
+            return 0
+        try:
+            write_examples(self.out, examples)
+        except InputError:
+            write_examples(self.out, examples, keep_steps=False)
+            say(f"{self.out}: text keeps neither levels nor steps of several words; a file named .jsonl does")
+        if self.json:
+            print_json({"data": source.spec, "stream": self.stream, "count": count, "out": str(self.out)})
+        else:
+            say(f"{count} examples of {source.spec} are in {self.out}")
+        return 0
+
+    def _check(self, path: Path) -> int:
+        from internalize.lm.levels import resolve_levels
+        from internalize.lm.readers import scan
+
+        examples, problems = scan(path)
+        if not examples and not problems:
+            raise InputError(f"{path} is empty; a line is an example")
+        levels, examples = resolve_levels(examples, "auto") if examples else (None, examples)
+        found = {
+            "examples": len(examples),
+            "problems": len(problems),
+            "steps": sum(len(example.steps) for example in examples),
+            "longest_chain": max((len(example.steps) for example in examples), default=0),
+            "levels_from": levels,
+            "levels": max((len(set(example.levels or ())) for example in examples), default=0),
+        }
+        if self.json:
+            listed = [{"file": p.file, "line": p.line, "reason": p.reason} for p in problems]
+            print_json({"file": str(path), **found, "bad": listed})
+            return 1 if problems else 0
+        if problems:
+            print_table([{"line": p.line, "reason": p.reason} for p in problems], ("line", "reason"))
+        names = {
+            "longest_chain": "steps of the longest chain",
+            "levels_from": "levels by default from",
+            "levels": "levels at most",
+        }
+        print_table([{"": names.get(name, name), " ": value} for name, value in found.items()], ("", " "))
+        return 1 if problems else 0

@@ -1,0 +1,43 @@
+"""Ordinary language models: the same curricula on text, through Hugging Face transformers.
+
+| file               | what                                                                                          |
+| ------------------ | --------------------------------------------------------------------------------------------- |
+| example            | a question, the steps of a chain of thought, the answer                                       |
+| readers, tasks     | where examples are read and how they are generated; source: by position, some held out        |
+| levels             | where the levels of steps come from                                                           |
+| chains             | from text to tokens                                                                           |
+| removal            | what a stage leaves of a chain: slots, shown steps, supervised tokens                         |
+| schedule           | when each stage begins                                                                        |
+| batches, callback  | the collator and the callback of a Trainer; internalization puts all of this together         |
+| models, generation | models made, loaded and written; greedy answers                                               |
+| train, evaluation  | what `lm train` and `lm eval` do; plan and compare likewise                                   |
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from internalize.lm.example import Example
+from internalize.lm.options import CurriculumOptions, LmTrainOptions
+from internalize.lm.readers import from_dataset, read_examples
+from internalize.lm.source import of_examples, open_source
+
+if TYPE_CHECKING:
+    from internalize.lm.internalization import Internalization
+
+__all__ = [
+    "CurriculumOptions",
+    "Example",
+    "Internalization",
+    "LmTrainOptions",
+    "from_dataset",
+    "of_examples",
+    "open_source",
+    "read_examples",
+]
+
+
+def __getattr__(name: str) -> Any:  # what needs torch and transformers is imported when it is asked for
+    if name == "Internalization":
+        from internalize.lm.internalization import Internalization
+
+        return Internalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,90 @@
+"""What a Trainer is fed: positions in the order of training, and the batches that a stage makes of them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from internalize.counter import words
+from internalize.errors import InputError
+from internalize.lm.chains import TextFormat
+from internalize.lm.example import Example
+from internalize.lm.removal import IGNORED, TextStages
+from internalize.lm.schedule import Schedule
+
+_CHANCES = 4
+"""Random numbers of one training example: replayed?, which stage, smoothing, loss on hidden slots."""
+
+
+class Positions(Dataset[int]):
+    """The numbers 0 … length − 1. Position p belongs to update p // batch, on however many processes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, position: int) -> int:
+        return position
+
+
+class StageCollator:
+    """Positions → a batch: examples, encoded, with what their stage hides removed. A pure function of the positions and
+    of the schedule, so it does not matter who prepares a batch, or when.
+    """
+
+    def __init__(
+        self,
+        examples: Callable[[Sequence[int]], list[Example]],
+        text: TextFormat,
+        stages: TextStages,
+        schedule: Schedule,
+        batch: int,
+        seed: int,
+    ) -> None:
+        self.examples, self.text, self.stages, self.schedule = examples, text, stages, schedule
+        self.batch, self.seed = batch, seed
+        self.longest: int | None = None
+        """Tokens that the model has positions for, if there is a limit."""
+
+    def __call__(self, positions: Sequence[int]) -> dict[str, Tensor]:
+        """The batch of these positions."""
+        chains = self.text.chains(self.examples(positions))
+        sequences = [
+            self.stages.training(chain, self.schedule.stage(update), chance, smooth=update >= self.schedule.unsmoothed)
+            for chain, update, chance in zip(
+                chains, (p // self.batch for p in positions), self._chances(positions), strict=True
+            )
+        ]
+        longest = max(len(s.tokens) for s in sequences)
+        if self.longest is not None and longest > self.longest:
+            raise InputError(f"an example has {longest} tokens, and the model positions for {self.longest}")
+        columns = {
+            "input_ids": ([s.tokens for s in sequences], self.text.pad),
+            "labels": ([s.labels for s in sequences], IGNORED),
+            "attention_mask": ([[1] * len(s.tokens) for s in sequences], 0),
+        }
+        if self.stages.options.keep_positions:
+            columns["position_ids"] = ([s.positions for s in sequences], 0)
+        return {name: padded(rows, fill) for name, (rows, fill) in columns.items()}
+
+    def _chances(self, positions: Sequence[int]) -> list[list[float]]:
+        """Four numbers in [0, 1) for each position, the same whoever asks."""
+        first, last = min(positions), max(positions)
+        if last - first < 4 * len(positions):  # close together, as they are unless somebody shuffles
+            drawn = words(self.seed, "replay", _CHANCES * first, _CHANCES * (last - first + 1)).reshape(-1, _CHANCES)
+            numbers = drawn[[p - first for p in positions]]
+        else:
+            numbers = np.stack([words(self.seed, "replay", _CHANCES * p, _CHANCES) for p in positions])
+        return ((numbers >> 11) * 2.0**-53).tolist()
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False) -> Tensor:
+    """Rows of different lengths as one tensor."""
+    longest = max(map(len, rows))
+    gaps = ([fill] * (longest - len(row)) for row in rows)
+    filled = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
+    return torch.from_numpy(np.array(filled, dtype=np.int64))  # torch.tensor on lists takes five times as long

@@ -1,0 +1,222 @@
+"""The callback that takes a Trainer through the stages: evaluates, decides when a stage ends, keeps its place."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from internalize.errors import InputError
+from internalize.files import read_json, reading, write_json
+from internalize.lm.chains import TextFormat
+from internalize.lm.example import Example
+from internalize.lm.generation import generate_answers
+from internalize.lm.options import LmTrainOptions
+from internalize.lm.removal import TextStages
+from internalize.lm.schedule import Schedule
+
+Json = dict[str, Any]
+PLACE: Final = "internalize.json"
+"""In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
+
+
+class StageCallback(TrainerCallback):
+    """Evaluates at the current stage, moves on by the schedule, and resumes with the Trainer's own checkpoints."""
+
+    def __init__(
+        self,
+        options: LmTrainOptions,
+        text: TextFormat,
+        stages: TextStages,
+        schedule: Schedule,
+        validation: Sequence[Example],
+    ) -> None:
+        self.options, self.text, self.stages, self.schedule = options, text, stages, schedule
+        self.validation = validation[: options.eval_examples]
+        self.finished_stages: list[Json] = []
+        """One record a stage that has ended, as in the result."""
+        self.latest: Json = {}
+        """The last evaluation."""
+        self.ended: int | None = None
+        """After how many updates training was over; None while it is not."""
+        self.seconds = 0.0
+        self.on_metrics: Callable[[Json], None] = lambda metrics: None
+        """Called with every evaluation."""
+        self.saved_place: Callable[[], Json] = dict
+        """What else a checkpoint should remember."""
+        self.interrupted: Callable[[], bool] = lambda: False
+        """Asked after every update whether to save and stop."""
+        self.keep_history = True
+        """Whether the Trainer's log may grow. A line an update makes checkpoints long."""
+        self._losses = (0.0, 0)
+        self._stop_at: int | None = None
+        self._began = 0.0
+        self._evaluated: Json | None = None
+
+    # Events, in the order in which a Trainer raises them
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuse arguments under which batches would not be those of their stage; go back to a checkpoint's place."""
+        batch = args.train_batch_size * args.gradient_accumulation_steps * _processes(args)[1]
+        if args.train_sampling_strategy != "sequential":
+            raise InputError(
+                "TrainingArguments need train_sampling_strategy='sequential': the collator shuffles by itself"
+            )
+        if batch != self.options.batch:
+            raise InputError(f"TrainingArguments make batches of {batch}, the options of {self.options.batch}")
+        if args.dataloader_num_workers and self.options.advance == "accuracy":
+            raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not hear of a new stage")
+        if state.global_step:
+            self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+        self._began = time.perf_counter() - self.seconds
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """A new optimizer where a stage begins, if that is asked for."""
+        if self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]:
+            kwargs["optimizer"].state.clear()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Evaluate when it is time, and move on when the schedule says so."""
+        done = state.global_step
+        stage = self.schedule.stage(done - 1)
+        ends = self.schedule.stage(done) != stage and len(self.finished_stages) <= stage
+        if done % self.options.eval_every == 0 or ends or done in (self._stop_at, state.max_steps):
+            model = kwargs["model"]
+            accuracy = self.exact_match(model, stage, args)
+            control.should_log = True  # the Trainer knows the loss, and says it in on_log
+            self._evaluated = {
+                "step": done,
+                "stage": stage + 1,
+                "hidden": self.stages.hidden[stage],
+                "samples": done * self.options.batch,
+                "tokens": int(state.num_input_tokens_seen),
+                "exact_match": accuracy,
+            }
+            if ends or self.schedule.advance(done, accuracy):
+                self._end_stage(model, args, stage, accuracy)
+            if self._stop_at is None and stage == self.stages.last and accuracy >= (self.options.stop_at or 2):
+                self._stop_at = done + self.options.consolidate
+            if done in (self._stop_at, state.max_steps):
+                if len(self.finished_stages) <= stage:  # else its end was recorded when the next was set to begin
+                    self._end_stage(model, args, stage, accuracy, at=done)
+                self.ended = done
+                control.should_training_stop = True
+        if self.interrupted():
+            control.should_save = control.should_training_stop = True
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Hand on the evaluation together with the mean of the training losses that were logged since the one before."""
+        if "loss" not in kwargs.get("logs", {}):
+            return
+        self._losses = (self._losses[0] + float(kwargs["logs"]["loss"]), self._losses[1] + 1)
+        if not self.keep_history:
+            state.log_history.clear()
+        if self._evaluated is not None:
+            self.seconds = time.perf_counter() - self._began
+            loss = self._losses[0] / self._losses[1]
+            self.latest = {**self._evaluated, "loss": loss, "seconds": round(self.seconds, 3)}
+            self._evaluated, self._losses = None, (0.0, 0)
+            if args.process_index == 0:
+                self.on_metrics(self.latest)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Say in the checkpoint where the curriculum stands."""
+        if args.world_size > 1:
+            torch.distributed.barrier()  # every process has written its part
+        if args.process_index == 0:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            self.seconds = time.perf_counter() - self._began
+            place = {
+                "step": state.global_step,
+                "begins": self.schedule.begins,
+                "stages": self.finished_stages,
+                "latest": self.latest,
+                "stop_at": self._stop_at,
+                "losses": self._losses,
+                "seconds": self.seconds,
+                "files": _digests(folder),
+            }
+            write_json(folder / PLACE, {**place, **self.saved_place()})
+
+    # What they do
+
+    def _end_stage(
+        self, model: Any, args: TrainingArguments, stage: int, accuracy: float, at: int | None = None
+    ) -> None:
+        end = self.schedule.begins[stage + 1] if at is None else at
+        record: Json = {
+            "stage": stage + 1,
+            "hidden": self.stages.hidden[stage],
+            "steps": end - self.schedule.begins[stage],
+            "exact_match": accuracy,
+        }
+        if self.options.budgets == "stages":
+            record["budgets"] = [self.exact_match(model, shown, args) for shown in range(self.stages.count)]
+        self.finished_stages.append(record)
+
+    def exact_match(self, model: Any, stage: int, args: TrainingArguments | None = None) -> float:
+        """Greedy exact match on the held-out examples at a stage, shared out among the processes."""
+        rank, world = _processes(args) if args else (0, 1)
+        mine = self.validation[rank::world]
+        right = sum(generate_answers(model, self.text, self.stages, mine, stage).right(mine)) if mine else 0
+        if world > 1:
+            total = torch.tensor(right, device=model.device)
+            torch.distributed.all_reduce(total)
+            right = int(total)
+        return right / len(self.validation)
+
+    def restore(self, checkpoint: Path) -> Json:
+        """Stand where a checkpoint was made."""
+        place = read_place(checkpoint)
+        self.schedule.begins = place["begins"]
+        self.finished_stages = place["stages"]
+        self.latest = place["latest"]
+        self._stop_at = place["stop_at"]
+        self._losses = (place["losses"][0], place["losses"][1])
+        self.seconds = place["seconds"]
+        return place
+
+
+def read_place(checkpoint: Path) -> Json:
+    """What a checkpoint says of the curriculum, after its files have been found undamaged."""
+    place = read_json(checkpoint / PLACE)
+    kinds = {"step": int, "begins": list, "stages": list, "latest": dict, "losses": list, "files": dict}
+    kinds |= {"seconds": (int, float), "stop_at": (int, type(None))}
+    for key, kind in kinds.items():
+        if not isinstance(place.get(key), kind):
+            raise InputError(f"{checkpoint / PLACE} is damaged: its {key} is {place.get(key)!r}")
+    with reading(checkpoint):
+        found = _digests(checkpoint)
+    for name, digest in place["files"].items():
+        if found.get(name) != digest:
+            raise InputError(
+                f"{checkpoint / name} is damaged or missing; remove {checkpoint} to go on from the one before"
+            )
+    return place
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """A Trainer's checkpoints that were written to their end, oldest first."""
+    found = [path.parent for path in folder.glob(f"checkpoint-*/{PLACE}")]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def _processes(args: Any) -> tuple[int, int]:
+    """Which process of how many this is."""
+    return args.process_index, args.world_size
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.name != PLACE:
+            with path.open("rb") as file:
+                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests

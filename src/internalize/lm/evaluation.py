@@ -1,0 +1,273 @@
+"""What `lm eval` does: a model of a folder, questions it has not seen, and how many it answers with the chain hidden."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from internalize.errors import InputError
+from internalize.files import read_json
+from internalize.intervals import wilson
+from internalize.lm.chains import Chain, TextFormat
+from internalize.lm.example import Example
+from internalize.lm.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
+from internalize.lm.levels import resolve_levels
+from internalize.lm.models import OURS, Asking, load_model
+from internalize.lm.options import CurriculumOptions
+from internalize.lm.removal import TextStages, unit_of
+from internalize.lm.source import eval_examples, open_source
+from internalize.lm.tasks import get_task, is_task
+from internalize.runs import Run
+
+KIND: Final = "lm-train"
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, how it is asked, and what it is asked."""
+
+    model: Any
+    text: TextFormat
+    stages: TextStages
+    examples: list[Example]
+    data: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came out: the answers with the whole chain hidden, and the object that ``--json`` prints."""
+
+    answers: Answers
+    result: Json
+
+
+def open_subject(
+    folder: Path,
+    data: str = "",
+    examples: int = 4096,
+    *,
+    options: CurriculumOptions | None = None,
+    slot_token: str = "",
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    device: str = "cpu",
+    seed: int = 0,
+    skip_bad: bool = False,
+    say: Say = lambda line: None,
+) -> Subject:
+    """Load a model and what it is to be asked.
+
+    Args:
+        folder: of a run of `lm train`, of a model that one wrote, or of any causal language model.
+        data: a file or a task. Default: what was held out when the model was trained.
+        examples: how many; a file may have fewer.
+        options: how to ask a model that is not ours. One of ours knows by itself, and refuses to be told.
+        slot_token: likewise.
+        dtype: of the weights.
+        device: where the arithmetic happens.
+        seed: of a task that names none.
+        skip_bad: leave bad lines of a file out.
+        say: called with a line for what a user should know.
+    """
+    import torch
+
+    if examples < 1:
+        raise InputError(f"examples={examples} must be at least 1")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder, so no run and no model is in it")
+    run = _run(folder)
+    where = run.path / "model" if run else folder
+    if run and not where.exists():
+        raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
+    asking = Asking.read(where) if (where / OURS).exists() else None
+    if asking and (slot_token or options not in (None, CurriculumOptions())):
+        raise InputError(f"{where} says in {OURS} how it is asked; --method and its like are for models that do not")
+    found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
+    data = data or (asking.data if asking else "")
+    model, tokenizer = load_model(where)
+    _check_weights(where, model)
+    if asking:
+        text = asking.text(tokenizer)
+        stages = asking.stages(text)
+        _check_vocabulary(
+            where, model, text, found, say
+        )  # other data often have other levels, too: words say it better
+        _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in found], _source(asking))
+    else:
+        options = options or CurriculumOptions()
+        levels, found = resolve_levels(found, options.levels)
+        text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
+        _check_vocabulary(where, model, text, found, say)
+        stages = TextStages.measure(options, text.chains(found), text.slot)
+        say(f"{where} has no {OURS}: it is asked as {options.method} with --removal {options.removal}")
+    _check_length(where, model, stages, text.chains(found), say)
+    return Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
+
+
+def evaluate(
+    subject: Subject,
+    *,
+    batch: int = BATCH,
+    every_stage: bool = False,
+    chain: bool = False,
+    report: Callable[[int, int, str], None] = lambda done, total, seen: None,
+) -> Evaluation:
+    """Exact match with the whole chain hidden; on request at every stage, and of the model writing its chain.
+
+    Args:
+        subject: the model with its questions.
+        batch: examples at once.
+        every_stage: a row for each number of shown steps.
+        chain: also let the model write its chain, and time it writing as many tokens as the true one has.
+        report: called with examples done, examples in all, and what is being done.
+    """
+    stages, examples = subject.stages, subject.examples
+    if not examples:
+        raise InputError("there are no examples to evaluate")
+    if chain and stages.hidden[0] > 0:
+        raise InputError(f"--chain needs a model that writes its chain; method {stages.options.method} never shows one")
+    began = time.perf_counter()
+    asked = range(stages.count) if every_stage else sorted({0, stages.last} if chain else {stages.last})
+    total, done = len(examples) * (len(asked) + chain), 0
+
+    def ask(stage: int, *, true_length: bool = False) -> Answers:
+        what = "timing the chain" if true_length else f"stage {stage + 1}/{stages.count}"
+
+        def on_batch(count: int) -> None:
+            nonlocal done
+            done += count
+            report(done, total, what)
+
+        return generate_answers(
+            subject.model,
+            subject.text,
+            stages,
+            examples,
+            stage,
+            batch=batch,
+            true_length=true_length,
+            on_batch=on_batch,
+        )
+
+    generate_answers(subject.model, subject.text, stages, examples[:1], stages.last)  # the first call is slow
+    found = {stage: ask(stage) for stage in asked}
+    hidden = found[stages.last]
+    low, high = wilson(sum(hidden.right(examples)), len(examples))
+    result: Json = {
+        "exact_match": hidden.exact_match(examples),
+        "exact_match_low": low,
+        "exact_match_high": high,
+        "examples": len(examples),
+        "examples_per_second": len(examples) / hidden.seconds,
+        "generated_tokens": hidden.generated_tokens,
+    }
+    if every_stage:
+        result["stages"] = [_row(stages, stage, answers, examples) for stage, answers in found.items()]
+    if chain:
+        written = ask(0, true_length=True)
+        result["chain_exact_match"] = found[0].exact_match(examples)
+        result["chain_examples_per_second"] = len(examples) / written.seconds
+        result["speedup"] = written.seconds / hidden.seconds
+    return Evaluation(hidden, {**result, "seconds": round(time.perf_counter() - began, 3)})
+
+
+def _row(stages: TextStages, stage: int, answers: Answers, examples: Sequence[Example]) -> Json:
+    return {
+        "stage": stage + 1,
+        "hidden": stages.hidden[stage],
+        "exact_match": answers.exact_match(examples),
+        "generated_tokens": answers.generated_tokens,
+        "examples_per_second": len(examples) / answers.seconds,
+    }
+
+
+def _run(folder: Path) -> Run | None:
+    """The run of `lm train` in a folder. A model's config.json is none: it names no kind."""
+    run = Run(folder)
+    if not run.exists or (folder / OURS).exists() or "model_type" in (config := read_json(folder / "config.json")):
+        return None
+    if config.get("kind") != KIND:
+        raise InputError(
+            f"{folder} holds a run of kind {config.get('kind')!r}; lm eval takes one of lm train, or a model"
+        )
+    return Run.open(folder)
+
+
+def _examples(
+    run: Run | None, asking: Asking | None, data: str, seed: int, count: int, *, skip_bad: bool, say: Say
+) -> list[Example]:
+    if data:
+        if asking and is_task(data) and (spec := get_task(data, seed).spec) != asking.data:
+            say(f"{spec} is not what the model was trained on, which is {asking.data}")
+        return eval_examples(data, seed, count, skip_bad=skip_bad, say=say)[:count]
+    if run is not None:
+        from internalize.lm.train import options_of
+
+        config = run.config
+        options = options_of(config)
+        source = open_source(
+            options.data,
+            config.get("seed", 0),
+            validation=options.validation,
+            held_out=options.eval_examples,
+            skip_bad=options.skip_bad,
+            say=say,
+        )
+        return source.test(count)
+    if asking is not None and is_task(asking.data):
+        return eval_examples(asking.data, seed, count, say=say)
+    if asking is not None:
+        raise InputError(
+            f"the model was trained on {asking.data}, and only its run folder knows what was held out: give that, or --data"
+        )
+    raise InputError("--data is missing: a file or a task to ask the model")
+
+
+def _source(asking: Asking) -> Literal["given", "graph", "steps", "tokens"]:
+    match asking.levels:
+        case "given" | "graph" | "steps" | "tokens":
+            return asking.levels
+        case other:
+            raise InputError(f"{OURS} is damaged: levels={other!r} is not given, graph, steps or tokens")
+
+
+def _check_weights(folder: Path, model: Any) -> None:
+    """Refuse weights that are not finite: whatever came out would be no answer."""
+    for name, weights in model.named_parameters():
+        if not bool(weights.isfinite().all()):
+            raise InputError(f"{folder}: {name} has entries that are not finite")
+
+
+def _check_vocabulary(folder: Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Say) -> None:
+    """Refuse a tokenizer with tokens that the model has not, and data whose words the tokenizer has not."""
+    chains = text.chains(examples)
+    known = int(model.get_input_embeddings().weight.shape[0])
+    highest = max(text.slot, text.pad, text.end, *(max((*chain.prompt, *chain.answer)) for chain in chains))
+    if highest >= known:
+        raise InputError(
+            f"{folder}: its tokenizer gives token {highest}, and the model has {known}: they do not go together"
+        )
+    unknown = text.tokenizer.unk_token_id
+    if unknown is None or unknown == text.end:
+        return
+    strange = [i for i, chain in enumerate(chains) if unknown in chain.prompt or unknown in chain.answer]
+    if len(strange) == len(chains):
+        first = examples[0]
+        words = f"{first.question} {first.answer}".split()
+        word = next((w for w in words if unknown in text.tokenizer(w, add_special_tokens=False)["input_ids"]), words[0])
+        raise InputError(
+            f"{folder} was made for other data: its tokenizer does not know {word!r}, nor a word of any example"
+        )
+    if strange:
+        say(f"{len(strange)} of {len(chains)} examples have words that the model's tokenizer does not know")
+
+
+def _check_length(folder: Path, model: Any, stages: TextStages, chains: Sequence[Chain], say: Say) -> None:
+    stage = stages.last
+    long = sum(positions_left(model, stages, c, stage) < continuation_length(stages, c, stage) for c in chains)
+    if long == len(chains):
+        raise InputError(f"{folder}: none of the examples fits into the model's positions")
+    if long:
+        say(f"{long} of {len(chains)} examples do not fit into the model's positions and count as wrong")

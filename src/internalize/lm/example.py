@@ -1,0 +1,26 @@
+"""One example: a question, the steps of a chain of thought, and the answer."""
+
+from dataclasses import dataclass
+
+from internalize.errors import InputError
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question with its chain of thought. `levels`, if known, has one number a step: its height in the graph of what
+    needs what, as in `curriculum.py`. A step needs only steps of lower levels.
+    """
+
+    question: str
+    steps: tuple[str, ...]
+    answer: str
+    levels: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("question", "answer"):
+            if not getattr(self, name).strip():
+                raise InputError(f"the {name} is empty")
+        if any(not step.strip() for step in self.steps):
+            raise InputError("a step is empty")
+        if self.levels is not None and len(self.levels) != len(self.steps):
+            raise InputError(f"{len(self.levels)} levels for {len(self.steps)} steps; each step has one")

@@ -1,0 +1,104 @@
+"""Everything that a plain `transformers.Trainer` needs to internalize a chain of thought, built from options and data."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from internalize.lm.batches import Positions, StageCollator
+from internalize.lm.callback import StageCallback
+from internalize.lm.chains import TextFormat, word_tokenizer
+from internalize.lm.example import Example
+from internalize.lm.generation import Answers, generate_answers
+from internalize.lm.levels import resolve_levels
+from internalize.lm.models import Asking, save_model
+from internalize.lm.options import LevelSource, LmTrainOptions
+from internalize.lm.removal import TextStages, unit_of
+from internalize.lm.schedule import Schedule
+from internalize.lm.source import Source, open_source
+
+SAMPLE: Final = 20_000
+"""Training examples that are looked at beforehand: for the words, the stages and how many slots they need."""
+ROOM: Final = 16
+"""Positions of a new model beyond its longest example."""
+
+
+class Internalization:
+    """A curriculum on data, ready for a Trainer: ``positions`` as its data set, ``collator`` and ``callback``.
+
+    Args:
+        options: data, curriculum, schedule, batch. Those about the model and its learning rate are the Trainer's business.
+        tokenizer: of the model to be trained; without one, a token is made for each word of the data.
+        seed: draws what is held out, the order of the examples and what is replayed.
+        source: examples in place of ``options.data``, from `open_source` or `of_examples`.
+        say: called with a line for what a user should know.
+    """
+
+    def __init__(
+        self,
+        options: LmTrainOptions,
+        tokenizer: Any = None,
+        *,
+        seed: int = 0,
+        source: Source | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.options, self.seed = options, seed
+        self.source = source or open_source(
+            options.data,
+            seed,
+            validation=options.validation,
+            held_out=options.eval_examples,
+            skip_bad=options.skip_bad,
+            say=say,
+        )
+        everything = self.source.training_sample(self.source.size or SAMPLE // 10)
+        self.levels: LevelSource
+        self.levels, leveled = resolve_levels(everything, options.levels)
+        self.tokenizer = tokenizer or word_tokenizer(
+            [*everything, *self.source.validation, *self.source.test(options.test_examples)]
+        )
+        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
+        validation = self.leveled(self.source.validation)
+        chains = self.text.chains(leveled[:SAMPLE])
+        self.stages = TextStages.measure(options, chains, self.text.slot)
+        longest = max(map(len, [*chains, *self.text.chains(validation)]))
+        self.longest = longest + self.stages.stage_slots[-1] + ROOM
+        """Positions that the longest sequence needs."""
+        self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
+        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch)
+        self.positions = Positions(options.steps * options.batch)
+        self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
+        self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)
+
+    def leveled(self, examples: Sequence[Example]) -> list[Example]:
+        """Examples with their levels, their steps in the order of them."""
+        return resolve_levels(examples, self.levels)[1]
+
+    def _train(self, positions: Sequence[int]) -> list[Example]:
+        return self.leveled([self.source.train(position) for position in positions])
+
+    def arguments(self, processes: int = 1) -> dict[str, Any]:
+        """What `transformers.TrainingArguments` must say for batches to be those of their stage."""
+        return {
+            "max_steps": self.options.steps,
+            "per_device_train_batch_size": self.options.batch // self.options.accumulate // processes,
+            "gradient_accumulation_steps": self.options.accumulate,
+            "train_sampling_strategy": "sequential",
+            "remove_unused_columns": False,
+            "include_num_input_tokens_seen": "non_padding",
+        }
+
+    def answers(self, model: Any, examples: Sequence[Example], stage: int | None = None) -> Answers:
+        """What the model answers, by default with the whole chain hidden."""
+        return generate_answers(
+            model, self.text, self.stages, self.leveled(examples), self.stages.last if stage is None else stage
+        )
+
+    @property
+    def asking(self) -> Asking:
+        """How the model is to be asked once it is trained."""
+        return Asking.of(self.source.spec, self.levels, self.text, self.stages)
+
+    def save(self, folder: str | Path, model: Any) -> None:
+        """Write a folder that `AutoModelForCausalLM.from_pretrained` loads, and that `internalize lm eval` can ask."""
+        save_model(Path(folder), model, self.tokenizer, self.asking)

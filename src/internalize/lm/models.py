@@ -1,0 +1,190 @@
+"""Models: made from a config or loaded, and written so that transformers alone can load them."""
+
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from internalize.errors import InputError
+from internalize.files import read_json, reading, write_json, writing
+from internalize.lm.chains import TextFormat
+from internalize.lm.options import CurriculumOptions, ModelOptions
+from internalize.lm.removal import TextStages
+
+OURS: Final = "internalize.json"
+"""Beside a model's own files: how it was trained to be asked. transformers does not need it."""
+VERSION: Final = 1
+
+
+def load_tokenizer(name: str) -> Any | None:
+    """The tokenizer of a model folder or hub name; None for a bare config.json, or for no name."""
+    from transformers import AutoTokenizer
+
+    if not name or Path(name).suffix == ".json":
+        return None
+    return _load(AutoTokenizer, name, local_files_only=Path(name).exists())
+
+
+def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int) -> Any:
+    """The config of the model that is asked for. ``longest`` is how many positions its sequences need."""
+    from transformers import AutoConfig, GPT2Config
+
+    if options.model:
+        path = Path(options.model)
+        if path.suffix == ".json" and not path.exists():  # transformers would look for it on the hub
+            raise InputError(f"model {options.model!r} cannot be loaded: there is no such file")
+        config = _load(AutoConfig, options.model, local_files_only=path.exists())
+        room = getattr(config, "max_position_embeddings", None)
+        if isinstance(room, int) and room < longest:
+            raise InputError(f"{options.model} has {room} positions, and the longest example needs {longest}")
+        if path.suffix == ".json" and config.vocab_size < vocabulary:
+            raise InputError(f"{options.model}: vocab_size={config.vocab_size}, and the data have {vocabulary} words")
+        return config
+    new = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=longest,
+        n_layer=options.layers,
+        n_embd=options.width,
+        n_head=options.heads,
+        initializer_range=options.init_std,
+        activation_function="gelu_pytorch_tanh",  # GPT-2's own gelu_new in one fused operation
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    new.loss_type = "ForCausalLM"  # else transformers warns that it has to guess
+    return new
+
+
+def make_model(options: ModelOptions, config: Any, seed: int) -> Any:
+    """A loaded model, or a new one from its config with weights drawn by the seed; with LoRA around it if asked."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = Path(options.model)
+    torch.manual_seed(seed)
+    if options.model and path.suffix != ".json":
+        model = _load(AutoModelForCausalLM, options.model, local_files_only=path.exists(), use_safetensors=True)
+    else:
+        new: Any = AutoModelForCausalLM
+        model = new.from_config(config)
+    if options.lora_rank:
+        from peft import LoraConfig, get_peft_model
+        from transformers.pytorch_utils import Conv1D
+
+        model = get_peft_model(
+            model,
+            LoraConfig(
+                r=options.lora_rank,
+                lora_alpha=2 * options.lora_rank,
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+                fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
+            ),
+        )
+    return model
+
+
+def _load(kind: Any, name: str | Path, **how: Any) -> Any:
+    """Something of transformers from a folder or from the hub."""
+    from safetensors import SafetensorError
+
+    try:
+        return kind.from_pretrained(name, **how)
+    except (OSError, ValueError, SafetensorError) as error:  # not there, not reachable, not a model, not whole
+        raise InputError(f"model {str(name)!r} cannot be loaded: {' '.join(str(error).split())}") from error
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a trained model is asked: what `internalize.json` holds."""
+
+    data: str
+    levels: str
+    unit: str
+    slot_token: str
+    curriculum: CurriculumOptions
+    hidden: tuple[int, ...]
+    stage_slots: tuple[int, ...]
+    count_slots: tuple[int, ...]
+
+    def text(self, tokenizer: Any) -> TextFormat:
+        """The format of prompts and answers."""
+        return TextFormat(tokenizer, "token" if self.unit == "token" else "step", self.slot_token)
+
+    def stages(self, text: TextFormat) -> TextStages:
+        """The stages that the model was trained through."""
+        return TextStages(self.curriculum, text.slot, self.hidden, self.stage_slots, self.count_slots)
+
+    @classmethod
+    def of(cls, data: str, levels: str, text: TextFormat, stages: TextStages) -> "Asking":
+        """How a model in training is asked."""
+        return cls(
+            data,
+            levels,
+            text.unit,
+            text.slot_token,
+            CurriculumOptions(**{each.name: getattr(stages.options, each.name) for each in fields(CurriculumOptions)}),
+            stages.hidden,
+            stages.stage_slots,
+            stages.count_slots,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> "Asking":
+        """From a model folder that we wrote."""
+        path = folder / OURS
+        if not path.exists():
+            raise InputError(
+                f"{folder} has no {OURS}: it was not trained by internalize; say how to ask it with --method"
+            )
+        found = read_json(path)
+        if found.get("version") != VERSION:
+            raise InputError(f"{path} has version {found.get('version')!r}; this package reads version {VERSION}")
+        try:
+            options = dict(found["curriculum"])
+            options["smoothing"] = float(options["smoothing"])
+            tables: dict[str, Any] = {
+                name: tuple(map(int, found[name])) for name in ("hidden", "stage_slots", "count_slots")
+            }
+            plain: dict[str, Any] = {name: str(found[name]) for name in ("data", "levels", "unit", "slot_token")}
+            asking = cls(curriculum=CurriculumOptions(**options), **plain, **tables)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
+        if not asking.stage_slots or len(asking.stage_slots) != len(asking.hidden) or not asking.count_slots:
+            raise InputError(
+                f"{path} is damaged: {len(asking.hidden)} stages and {len(asking.stage_slots)} slot counts"
+            )
+        return asking
+
+    def as_json(self) -> dict[str, Any]:
+        """What is written."""
+        return {"version": VERSION, **asdict(self), "curriculum": self.curriculum.as_json()}
+
+
+def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None:
+    """Write a model folder, whole or not at all: safetensors, config, tokenizer, and how to ask it."""
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    beside = folder.with_name(f".{folder.name}.tmp")
+    with writing(folder):
+        shutil.rmtree(beside, ignore_errors=True)
+        model.save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
+        write_json(beside / OURS, asking.as_json())
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.replace(folder)
+
+
+def load_model(folder: Path) -> tuple[Any, Any]:
+    """Model and tokenizer of a folder, in the dtype it was written in. Never code, never pickle."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a model folder")
+    with reading(folder):
+        model = _load(AutoModelForCausalLM, folder, local_files_only=True, use_safetensors=True)
+        tokenizer = _load(AutoTokenizer, folder, local_files_only=True)
+    return model, tokenizer

@@ -1,0 +1,235 @@
+"""What can be asked of the lm wing, as dataclasses: the Python API's argument, the command line and, resolved, the run's
+``config.json``. No torch here, so that ``--help`` is quick.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+from internalize.curriculum import Curriculum, Side
+from internalize.errors import InputError
+
+Method = Literal["none", "cot", "icot", "icot-steps", "log-icot", "pause"]
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
+LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
+Removal = Literal["pad", "delete"]
+Advance = Literal["steps", "epochs", "accuracy"]
+Replay = Literal["stages", "counts"]
+
+
+@dataclass(frozen=True)
+class CurriculumOptions:
+    """How the chain of thought is taken away from a text."""
+
+    method: Method = "log-icot"
+    """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. log-icot: level by
+    level where levels are known, else half of what remains. pause: no chain, but as many slots."""
+    levels: LevelSource = "auto"
+    """For log-icot, where levels come from: given with the data, the graph of the steps (<<16-3=13>> <<13*2=26>>), or
+    none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
+    removal: Removal = "pad"
+    """pad: a hidden token leaves a slot in its place, scratch space for the model. delete: it leaves nothing."""
+    slots: int | None = None
+    """For pad: at most so many slots. Default: as many as the longest hidden part."""
+    side: Side = "left"
+    """For icot and icot-steps: remove from the front of the chain or from its end."""
+    cutoff: int | None = None
+    """For icot and icot-steps: once so many are scheduled to go, all go."""
+    smoothing: float = math.inf
+    """λ: each training example hides o tokens (or steps) more, with probability proportional to exp(−λ·o). inf: never."""
+    keep_positions: bool = False
+    """For delete: what follows the removed tokens keeps its position numbers."""
+    replay: float = 0.5
+    """Fraction of each batch that is drawn from earlier stages: what was learned stays learned."""
+    replay_of: Replay = "counts"
+    """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one."""
+    hidden_loss: float = 0.0
+    """For pad: fraction of the examples whose hidden slots still have to predict their tokens."""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"method={self.method!r} is not one of {', '.join(METHODS)}")
+        self.curriculum()
+        for name in ("replay", "hidden_loss"):
+            value: float = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise InputError(f"{name}={value} is a fraction of the examples, 0 … 1")
+        if not self.smoothing > 0:
+            raise InputError(f"smoothing={self.smoothing} must be positive (inf: no smoothing)")
+        if self.slots is not None and self.slots < 0:
+            raise InputError(f"slots={self.slots} must be at least 0")
+        if not self.padded and (self.slots is not None or self.hidden_loss):
+            raise InputError("slots and hidden_loss belong to --removal pad (and to pause): deletion leaves no slots")
+        if self.method == "cot" and not math.isinf(self.smoothing):
+            raise InputError(f"smoothing={self.smoothing} would hide steps, and cot hides none")
+        if self.removal == "pad" and self.keep_positions:
+            raise InputError("keep_positions belongs to --removal delete: padding keeps them anyway")
+        if self.side == "right" and self.removal == "pad":
+            raise InputError(
+                "side=right needs --removal delete: a model cannot be given slots after steps it has yet to write"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """All options as JSON has them: it has no infinity."""
+        return {**asdict(self), "smoothing": str(self.smoothing) if math.isinf(self.smoothing) else self.smoothing}
+
+    def curriculum(self) -> Curriculum:
+        """The curriculum of `curriculum.py` behind the method."""
+        match self.method:
+            case "none" | "pause":
+                return self._plain("none")
+            case "cot" | "log-icot":
+                return self._plain(self.method)
+            case "icot" | "icot-steps":
+                return Curriculum("icot", side=self.side, cutoff=self.cutoff)
+
+    def _plain(self, method: Literal["none", "cot", "log-icot"]) -> Curriculum:
+        if self.side != "left" or self.cutoff is not None:
+            raise InputError(f"side and cutoff belong to icot and icot-steps; {self.method} has its own removal")
+        return Curriculum(method)
+
+    @property
+    def padded(self) -> bool:
+        """Whether hidden tokens leave slots. Without a chain and without a curriculum there is nothing to pad."""
+        return self.method == "pause" or (self.removal == "pad" and self.method != "none")
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """When the stages change and when training ends."""
+
+    steps: int = 3000
+    """Updates in all, at most."""
+    advance: Advance = "accuracy"
+    """accuracy: to the next stage once held-out exact match reaches the threshold, or after --stage-steps. steps: every
+    --stage-steps updates. epochs: --stages-per-epoch stages an epoch (Deng et al.: tokens removed per epoch)."""
+    stage_steps: int = 1000
+    """Updates of a stage after the first; with --advance accuracy the most it gets."""
+    first_steps: int | None = None
+    """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
+    stages_per_epoch: float = 8.0
+    """For --advance epochs: stages an epoch."""
+    first_epochs: float = 0.0
+    """For --advance epochs: epochs with the whole chain before the first removal is counted down."""
+    threshold: float = 0.99
+    """For --advance accuracy: exact match on held-out examples, the steps that the stage shows written by the model."""
+    stop_at: float | None = None
+    """End once held-out exact match with the whole chain hidden reaches this in the last stage. Default: never early."""
+    consolidate: int = 100
+    """Updates to make after --stop-at is reached: held-out examples are few, and a little more training is cheap."""
+    reset_optimizer: bool = False
+    """A new optimizer at each stage (Deng et al.)."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"steps": 1, "stage_steps": 1, "first_steps": 1, "consolidate": 0}.items():
+            value: int | None = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name}={value} must be at least {least}")
+        if not (math.isfinite(self.stages_per_epoch) and self.stages_per_epoch > 0):
+            raise InputError(f"stages_per_epoch={self.stages_per_epoch} must be positive")
+        if not (math.isfinite(self.first_epochs) and self.first_epochs >= 0):
+            raise InputError(f"first_epochs={self.first_epochs} must be at least 0")
+        for name in ("threshold", "stop_at"):
+            share: float | None = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise InputError(f"{name}={share} is an exact match, above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model is trained."""
+
+    model: str = ""
+    """Folder of a model, or its name on the hub (only then is anything downloaded); or a config.json, for a new model of
+    any architecture. Without it: a new GPT-2 of the size below, with one token a word."""
+    layers: int = 3
+    """Of a new GPT-2."""
+    width: int = 64
+    """Of a new GPT-2."""
+    heads: int = 4
+    """Of a new GPT-2."""
+    init_std: float = 0.1
+    """Standard deviation of a new GPT-2's weights. Tiny models need more than the usual 0.02."""
+    lora_rank: int = 0
+    """Train adapters of this rank in place of all weights (peft); they are merged at the end. 0: all weights."""
+    slot_token: str = ""
+    """What stands in a hidden slot: one token of the tokenizer. Default: its padding token, or else its end token."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.width % self.heads:
+            raise InputError(f"width={self.width} is not a multiple of heads={self.heads}")
+        if not (math.isfinite(self.init_std) and self.init_std > 0):
+            raise InputError(f"init_std={self.init_std} must be a positive number")
+        if self.lora_rank < 0:
+            raise InputError(f"lora_rank={self.lora_rank} must be at least 0")
+
+
+@dataclass(frozen=True)
+class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
+    """Train a causal language model through the stages of a curriculum on text."""
+
+    data: str = "parity:n=16,k=8"
+    """A file (question||steps #### answer a line, or JSON lines), or a task: parity:n=16,k=8, multiply:digits=4,
+    multiply-tree:digits=4, hops:hops=4. `internalize lm data --help` says more."""
+    validation: str = ""
+    """A file of held-out examples. Without it some of the data are held out."""
+    skip_bad: bool = False
+    """Leave out lines of the data that cannot be read, and say how many."""
+    batch: int = 128
+    """Examples an update, over all processes and accumulated parts."""
+    accumulate: int = 1
+    """Parts into which the batch is cut, to save memory. The update is the same."""
+    lr: float = 1e-3
+    """Learning rate of AdamW, constant after the warm-up."""
+    beta2: float = 0.99
+    """Of AdamW."""
+    weight_decay: float = 0.01
+    """Of AdamW."""
+    warmup: int = 50
+    """Updates over which the learning rate rises."""
+    clip: float = 1.0
+    """Largest norm of a gradient."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: mixed precision; the weights stay in float32."""
+    eval_every: int = 25
+    """Updates between evaluations on held-out examples."""
+    eval_examples: int = 512
+    """Held-out examples of an evaluation."""
+    test_examples: int = 4096
+    """Held-out examples of the last evaluation, with the whole chain hidden."""
+    budgets: Literal["never", "end", "stages"] = "end"
+    """When to measure exact match for every budget of shown steps, that is at every stage: at the end, or after each stage."""
+
+    def __post_init__(self) -> None:
+        CurriculumOptions.__post_init__(self)
+        ScheduleOptions.__post_init__(self)
+        ModelOptions.__post_init__(self)
+        at_least = {"batch": 1, "accumulate": 1, "warmup": 0, "eval_every": 1, "eval_examples": 1, "test_examples": 1}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
+        if self.budgets not in ("never", "end", "stages"):
+            raise InputError(f"budgets={self.budgets!r} is not never, end or stages")
+        if self.batch % self.accumulate:
+            raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
+        for name in ("lr", "weight_decay", "clip"):
+            value: float = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name}={value} must be a finite number from 0 up")
+        if not 0 < self.beta2 < 1:
+            raise InputError(f"beta2={self.beta2} must be between 0 and 1")
+
+
+def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:
+    """The options for another method: what does not belong to it is left out."""
+    left_out: dict[str, Any] = {}
+    if method not in ("icot", "icot-steps"):
+        left_out |= {"side": "left", "cutoff": None}
+    if method == "cot":
+        left_out |= {"smoothing": math.inf}
+    if method == "none":
+        left_out |= {"slots": None, "hidden_loss": 0.0}
+    return replace(options, method=method, **left_out)

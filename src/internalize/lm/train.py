@@ -1,0 +1,236 @@
+"""`lm train`: a causal language model through the stages of a curriculum, by a plain Trainer, kept in a run folder.
+
+The Trainer keeps its own checkpoints below the run's ``checkpoint/``; each is whole once our `PLACE` file is in it. What a
+resumed run needs beyond them (which stage, which data) is a function of the update's number.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from internalize.errors import InputError
+from internalize.interrupt import Interrupted, Interruptible
+from internalize.intervals import wilson
+from internalize.lm.callback import Json, read_place, whole_checkpoints
+from internalize.lm.internalization import Internalization
+from internalize.lm.models import load_tokenizer, make_model, model_config
+from internalize.lm.options import LmTrainOptions
+from internalize.runs import Run, begin_runs
+
+KIND = "lm-train"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands, for whoever shows it."""
+
+    done: int
+    total: int
+    stages: int
+    metrics: Json
+
+
+def train(
+    options: LmTrainOptions,
+    seed: int = 0,
+    run: Run | None = None,
+    *,
+    device: str = "cpu",
+    resume: bool = False,
+    checkpoint_steps: int = 200,
+    report: Callable[[Progress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Json:
+    """Train a model and return the result: exact match with the whole chain hidden, stage by stage what it took.
+
+    Under torchrun or `accelerate launch` every process calls this; the first one writes.
+
+    Args:
+        options: the settings.
+        seed: draws the task, a new model's weights, what is held out, the order of the data and what is replayed.
+        run: the run folder; without it nothing is kept.
+        device: where the arithmetic happens; a launcher's processes each take their own.
+        resume: continue a run that was begun; a finished one is returned as it is.
+        checkpoint_steps: updates between checkpoints.
+        report: called at every evaluation.
+        say: called with a line for what a user should know.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if options.batch % (options.accumulate * processes):
+        raise InputError(
+            f"batch={options.batch} cannot be shared by {processes} processes in accumulate={options.accumulate} parts"
+        )
+    config = {**options.as_json(), "seed": seed}
+    first = int(os.environ.get("RANK", "0")) == 0
+    with contextlib.ExitStack() as held:
+        if run is not None and first:
+            held.enter_context(begin_runs([run], KIND, [config], resume=resume))
+        if run is not None and run.finished:
+            return run.result
+        return _train(options, seed, run, first, device, processes, checkpoint_steps, report, say)
+
+
+def _train(
+    options: LmTrainOptions,
+    seed: int,
+    run: Run | None,
+    first: bool,
+    device: str,
+    processes: int,
+    checkpoint_steps: int,
+    report: Callable[[Progress], None],
+    say: Callable[[str], None],
+) -> Json:
+    from transformers import PrinterCallback, ProgressCallback, Trainer
+
+    work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say if first else lambda line: None)
+    config = model_config(options, len(work.tokenizer), work.text.end, work.longest)
+    model = make_model(options, config, seed)
+    work.collator.longest = getattr(config, "max_position_embeddings", None)
+    with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
+        arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=work.positions,
+            data_collator=work.collator,
+            callbacks=[work.callback],
+        )
+        for noisy in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(noisy)
+        checkpoint = _go_back(run, output, first) if run else None
+
+        def keep(metrics: Json) -> None:
+            if run is not None:
+                run.append_metrics(metrics)
+            report(Progress(metrics["step"], options.steps, work.stages.count, metrics))
+
+        work.callback.keep_history = False
+        work.callback.on_metrics = keep
+        work.callback.interrupted = lambda: interrupt.requested
+        if run is not None:
+            work.callback.saved_place = lambda: {"metrics_bytes": _size(run.path / "metrics.jsonl")}
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except OSError as error:  # a full disk, a vanished folder: the Trainer writes its checkpoints without asking us
+            raise InputError(f"cannot write {error.filename or output}: {error.strerror or error}") from error
+        if interrupt.requested and work.callback.ended is None:
+            raise Interrupted("--resume goes on")
+        result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seed)
+        if run is not None and first:
+            work.save(run.path / "model", model)
+            with contextlib.suppress(OSError):
+                shutil.rmtree(run.path / "checkpoint")
+            run.finish(result)
+    return result
+
+
+@contextlib.contextmanager
+def _output(run: Run | None) -> Generator[Path]:
+    """Where the Trainer may write."""
+    if run is not None:
+        yield run.path / "checkpoint"
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _arguments(work: Internalization, output: Path, device: str, processes: int, checkpoint_steps: int) -> Any:
+    from transformers import TrainingArguments
+
+    options = work.options
+    return TrainingArguments(
+        output_dir=str(output),
+        **work.arguments(processes),
+        learning_rate=options.lr,
+        adam_beta2=options.beta2,
+        weight_decay=options.weight_decay,
+        warmup_steps=options.warmup,
+        lr_scheduler_type="constant_with_warmup",
+        max_grad_norm=options.clip,
+        bf16=options.dtype == "bfloat16",
+        use_cpu=device == "cpu",
+        seed=work.seed % 2**32,
+        logging_steps=1,  # the mean over several would not survive a kill between two of them
+        save_strategy="steps" if checkpoint_steps else "no",
+        save_steps=checkpoint_steps or 500,
+        save_total_limit=2,  # the one before stays until the new one is whole
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def _go_back(run: Run, output: Path, first: bool) -> Path | None:
+    """The last whole checkpoint, with the metrics taken back to it. One process decides, the others follow."""
+    found: list[str | None] = [None]
+    if first:
+        whole = whole_checkpoints(output)
+        place = read_place(whole[-1]) if whole else None
+        if place is not None and _size(run.path / "metrics.jsonl") < place.get("metrics_bytes", 0):
+            raise InputError(
+                f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
+            )
+        run.go_back(place)
+        for path in output.glob("checkpoint-*"):
+            if path not in whole:
+                shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved
+        found = [str(whole[-1]) if whole else None]
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.broadcast_object_list(found)
+    return Path(found[0]) if found[0] else None
+
+
+def _result(work: Internalization, model: Any, steps: int, tokens: int, seed: int) -> Json:
+    """What `--json` prints."""
+    options, callback = work.options, work.callback
+    test = work.source.test(options.test_examples)
+    answers = work.answers(model, test)
+    exact = answers.exact_match(test)
+    low, high = wilson(sum(answers.right(test)), len(test))
+    result: Json = {
+        "seed": seed,
+        "method": options.method,
+        "exact_match": exact,
+        "exact_match_low": low,
+        "exact_match_high": high,
+        "examples": len(test),
+        "tokens_per_answer": answers.generated_tokens / len(test),
+        "stages": callback.finished_stages,
+        "steps": steps,
+        "samples": steps * options.batch,
+        "tokens": tokens,
+        "seconds": round(callback.seconds, 3),
+    }
+    if options.budgets != "never":
+        result["budgets"] = [
+            {"stage": stage + 1, "hidden": hidden, "exact_match": callback.exact_match(model, stage)}
+            for stage, hidden in enumerate(work.stages.hidden)
+        ]
+    return result
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
+    """The options that a run's ``config.json`` holds."""
+    from dataclasses import fields
+
+    try:
+        given: Json = {field.name: config[field.name] for field in fields(LmTrainOptions)}
+        given["smoothing"] = float(given["smoothing"])
+        return LmTrainOptions(**given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the config is not one of lm train: {error}") from error

@@ -1,0 +1,85 @@
+"""What the tests of the lm wing's core share: examples, chains of plain numbers, what hypothesis draws of them."""
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from hypothesis import strategies as st
+
+from internalize.lm.chains import Chain
+from internalize.lm.example import Example
+from internalize.lm.options import METHODS, CurriculumOptions
+
+PROMPT, ANSWER, SLOT = (1, 2, 3), (4, 5, 6), 0  # separators: the last of the prompt, the first of the answer
+FIRST = 100  # token 0 of a chain's steps; the others count on
+
+
+def chain(*lengths: int, levels: tuple[int, ...] | None = None, first: int = FIRST) -> Chain:
+    """A chain with steps of so many tokens, all of them different: 100, 101, …"""
+    ends = list(accumulate(lengths, initial=first))
+    units = tuple(tuple(range(end - length, end)) for end, length in zip(ends[1:], lengths, strict=True))
+    return Chain(PROMPT, units, levels, ANSWER)
+
+
+def parity(seed: int, n: int = 16, k: int = 8) -> Example:
+    """A parity of the first k of n bits, with the tree's nodes as steps and their levels."""
+    chooser = random.Random(seed)
+    bits = [chooser.getrandbits(1) for _ in range(n)]
+    steps: list[int] = []
+    levels: list[int] = []
+    row = bits[:k]
+    while len(row) > 2:
+        row = [a ^ b for a, b in zip(row[::2], row[1::2], strict=True)]
+        steps += row
+        levels += [1 + max(levels, default=0)] * len(row)
+    answer = row[0] ^ row[1]
+    return Example(" ".join(map(str, bits)), tuple(map(str, steps)), str(answer), tuple(levels))
+
+
+def parities(positions: Sequence[int]) -> list[Example]:
+    """A source of parities, one for each position."""
+    return [parity(position) for position in positions]
+
+
+def over_and_over(*examples: Example) -> Callable[[Sequence[int]], list[Example]]:
+    """A source that has these examples in turn."""
+    return lambda positions: [examples[position % len(examples)] for position in positions]
+
+
+@st.composite
+def chains(draw: st.DrawFn, with_levels: bool) -> Chain:
+    """A chain of up to eight steps of up to three tokens."""
+    lengths = draw(st.lists(st.integers(1, 3), max_size=8))
+    levels = None
+    if with_levels:
+        levels = tuple(sorted(draw(st.lists(st.integers(1, 4), min_size=len(lengths), max_size=len(lengths)))))
+    return chain(*lengths, levels=levels)
+
+
+@st.composite
+def data_sets(draw: st.DrawFn) -> list[Chain]:
+    """Chains of one data set: either all have levels or none has."""
+    return draw(st.lists(chains(draw(st.booleans())), min_size=1, max_size=6))
+
+
+@st.composite
+def curricula(draw: st.DrawFn) -> CurriculumOptions:
+    """Any method, with any of the options that it takes."""
+    method = draw(st.sampled_from(METHODS))
+    padded = draw(st.booleans())
+    linear = method in ("icot", "icot-steps")
+    return CurriculumOptions(
+        method=method,
+        removal="pad" if padded else "delete",
+        slots=draw(st.none() | st.integers(0, 12)) if padded else None,
+        keep_positions=not padded and draw(st.booleans()),
+        side=draw(st.sampled_from(("left", "right"))) if linear and not padded else "left",
+        cutoff=draw(st.none() | st.integers(1, 9)) if linear else None,
+        smoothing=draw(st.sampled_from((0.5, 4.0, float("inf")))),
+        replay=draw(st.sampled_from((0.0, 0.5, 1.0))),
+        replay_of=draw(st.sampled_from(("stages", "counts"))),
+        hidden_loss=draw(st.sampled_from((0.0, 0.5, 1.0))) if padded else 0.0,
+    )
+
+
+chances = st.lists(st.floats(0, 1, exclude_max=True), min_size=4, max_size=4)

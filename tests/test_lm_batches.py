@@ -1,0 +1,270 @@
+"""lm/batches.py: positions become batches, the same whoever prepares them, with replay and smoothing as drawn."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from internalize.lm.batches import Positions, StageCollator, padded
+from internalize.lm.chains import TextFormat, word_tokenizer
+from internalize.lm.example import Example
+from internalize.lm.options import CurriculumOptions, ScheduleOptions
+from internalize.lm.removal import IGNORED, TextStages
+from internalize.lm.schedule import Schedule
+from tests.lm_core import over_and_over, parities, parity
+
+BATCH = 16
+SAMPLE = [parity(seed) for seed in range(64)]
+TOKENIZER = word_tokenizer(SAMPLE)
+MIXED = [Example("1 0", ("a", "b b"), "1"), Example("1", (), "a"), Example("0 0 0 1", ("a b c", "c", "a a"), "b b")]
+
+
+def collator(
+    source: Any = parities,
+    *,
+    examples: list[Example] = SAMPLE,
+    schedule: dict[str, Any] | None = None,
+    updates_per_epoch: int | None = None,
+    batch: int = BATCH,
+    seed: int = 0,
+    **options: Any,
+) -> StageCollator:
+    """A collator of parities, or of a source; a stage takes two updates unless told otherwise."""
+    chosen = CurriculumOptions(**options)
+    tokenizer = TOKENIZER if examples is SAMPLE else word_tokenizer(examples)
+    text = TextFormat(tokenizer, "token" if chosen.method == "icot" else "step")
+    stages = TextStages.measure(chosen, text.chains(examples), text.slot)
+    timing = ScheduleOptions(**(schedule or {"advance": "steps", "stage_steps": 2}))
+    return StageCollator(source, text, stages, Schedule(timing, stages.count, updates_per_epoch), batch, seed)
+
+
+def rows(batch: dict[str, Tensor]) -> list[dict[str, list[int]]]:
+    """A batch without its padding, which may differ with the company."""
+    lengths = batch["attention_mask"].sum(1).tolist()
+    return [{name: t[i, :length].tolist() for name, t in batch.items()} for i, length in enumerate(lengths)]
+
+
+def slots(batch: dict[str, Tensor], collate: StageCollator) -> list[int]:
+    real = batch["attention_mask"].bool()
+    return ((batch["input_ids"] == collate.text.slot) & real).sum(1).tolist()
+
+
+@pytest.mark.parametrize("keep_positions", [False, True])
+def test_shapes_and_padding(keep_positions: bool):
+    """Rows of different lengths: padded to the right, masked, without loss there, all int64."""
+    collate = collator(
+        over_and_over(*MIXED),
+        examples=MIXED,
+        method="icot-steps",
+        removal="delete",
+        keep_positions=keep_positions,
+        replay=0.0,
+    )
+    batch = collate(range(9))
+    names = {"input_ids", "labels", "attention_mask"} | ({"position_ids"} if keep_positions else set())
+    assert set(batch) == names
+    longest = 4 + 1 + 6 + 1 + 2 + 1
+    for tensor in batch.values():
+        assert tensor.shape == (9, longest)
+        assert tensor.dtype == torch.int64
+    chains = collate.text.chains([MIXED[i % 3] for i in range(9)])
+    for i, chain in enumerate(chains):
+        whole = [*chain.prompt, *(token for unit in chain.units for token in unit), *chain.answer]
+        rest = longest - len(whole)
+        assert batch["input_ids"][i].tolist() == whole + [collate.text.pad] * rest
+        assert batch["attention_mask"][i].tolist() == [1] * len(whole) + [0] * rest
+        unwritten = len(chain.prompt)
+        assert batch["labels"][i].tolist() == [IGNORED] * unwritten + whole[unwritten:] + [IGNORED] * rest
+
+
+def test_padded():
+    rows = [[1, 2], [], [3, 4, 5]]
+    torch.testing.assert_close(padded(rows, 9), torch.tensor([[1, 2, 9], [9, 9, 9], [3, 4, 5]]))
+    torch.testing.assert_close(padded(rows, 9, left=True), torch.tensor([[9, 1, 2], [9, 9, 9], [3, 4, 5]]))
+    assert rows == [[1, 2], [], [3, 4, 5]]
+
+
+def test_positions():
+    """The data set of a Trainer: numbers in order."""
+    loader: DataLoader[Any] = DataLoader(Positions(10), batch_size=4, collate_fn=lambda positions: positions)
+    assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_rows_are_what_their_stage_makes():
+    """Against the pieces it is made of: example, chain, stage of update p // batch."""
+    collate = collator(method="log-icot", replay=0.0)
+    assert collate.stages.count == 3
+    for update in range(8):
+        positions = range(update * BATCH, (update + 1) * BATCH)
+        stage = min(update // 2, 2)
+        chains = collate.text.chains([parity(position) for position in positions])
+        expected = [collate.stages.training(chain, stage, (0.99, 0.0, 0.0, 0.99)) for chain in chains]
+        batch = collate(positions)
+        torch.testing.assert_close(batch["input_ids"], torch.tensor([row.tokens for row in expected]))
+        torch.testing.assert_close(batch["labels"], torch.tensor([row.labels for row in expected]))
+        assert slots(batch, collate) == [(0, 4, 6)[stage]] * BATCH
+
+
+def test_a_batch_over_a_switch():
+    """The stage is a function of the position: in one call there may be two."""
+    collate = collator(method="log-icot", replay=0.0)
+    switch = 2 * BATCH
+    assert slots(collate(range(switch - 3, switch + 3)), collate) == [0, 0, 0, 4, 4, 4]
+
+
+def test_the_schedule_may_grow():
+    """A stage set by accuracy shows in the batches from its first update on."""
+    collate = collator(method="log-icot", replay=0.0, schedule={"advance": "accuracy"})
+    assert slots(collate(range(0, 5 * BATCH, BATCH)), collate) == [0] * 5
+    collate.schedule.advance(2, 1.0)
+    assert slots(collate(range(0, 5 * BATCH, BATCH)), collate) == [0, 0, 0, 4, 4]
+
+
+# The same, whoever asks
+
+
+@given(st.integers(0, 40), st.integers(1, 16), st.randoms(use_true_random=False), st.sampled_from(("stages", "counts")))
+def test_any_portion_and_order(start: int, parts: int, order: Any, replay_of: str):
+    """Micro-batches in any sizes, processes or order give the rows of the whole batch."""
+    options: dict[str, Any] = {"method": "log-icot", "replay_of": replay_of, "smoothing": 0.7, "hidden_loss": 0.5}
+    collate, another = collator(**options), collator(**options)
+    positions = list(range(start, start + 3 * BATCH))
+    whole = dict(zip(positions, rows(collate(positions)), strict=True))
+    order.shuffle(positions)
+    for part in range(parts):
+        some = positions[part::parts]
+        assert rows(another(some)) == [whole[position] for position in some]
+
+
+def test_micro_batches_are_the_batch():
+    """Where nothing differs in length, concatenated parts are the batch itself."""
+    collate = collator(method="log-icot", hidden_loss=0.5)
+    whole = collate(range(4 * BATCH, 5 * BATCH))
+    parts = [collate(range(start, start + 4)) for start in range(4 * BATCH, 5 * BATCH, 4)]
+    for name, tensor in whole.items():
+        torch.testing.assert_close(torch.cat([part[name] for part in parts]), tensor)
+
+
+def test_far_apart_positions():
+    """Draws of positions far apart, as of a shuffled data set, are those of their neighbourhoods."""
+    collate = collator(method="log-icot")
+    far = [5, 10**6, 70, 10**12, 10**12 + 1, 3]
+    assert rows(collate(far)) == [row for position in far for row in rows(collate([position, position + 1]))[:1]]
+
+
+def test_draws_depend_on_the_seed():
+    """One seed, one sequence of draws; another seed, another."""
+    last = range(20 * BATCH, 30 * BATCH)
+    first, again, other = (collator(seed=seed, method="log-icot") for seed in (1, 1, 2))
+    assert rows(first(last)) == rows(again(last))
+    assert slots(first(last), first) != slots(other(last), other)
+
+
+# How often
+
+
+def share(count: int, of: int, expected: float) -> None:
+    """Within four and a half standard deviations of a binomial share."""
+    assert count / of == pytest.approx(expected, abs=4.5 * math.sqrt(expected * (1 - expected) / of))
+
+
+@pytest.mark.parametrize(
+    ("replay_of", "expected"),
+    [
+        ("stages", {0: 1 / 6, 4: 1 / 6, 6: 4 / 6}),
+        ("counts", {**dict.fromkeys(range(6), 1 / 14), 6: 8 / 14}),
+    ],
+)
+def test_replay(replay_of: str, expected: dict[int, float]):
+    """Half of the examples, evenly over what may be replayed, the current stage included."""
+    collate = collator(over_and_over(parity(0)), method="log-icot", replay=0.5, replay_of=replay_of)
+    count = 4096
+    counts = Counter(slots(collate(range(100 * BATCH, 100 * BATCH + count)), collate))
+    assert set(counts) == set(expected)
+    for kind, of_it in expected.items():
+        share(counts[kind], count, of_it)
+
+
+@pytest.mark.parametrize(("replay", "update", "shown"), [(1.0, 0, {0}), (0.0, 2, {4}), (0.0, 9, {6})])
+def test_no_replay(replay: float, update: int, shown: set[int]):
+    """None at the first stage, whatever the fraction; none at fraction 0."""
+    collate = collator(method="log-icot", replay=replay)
+    assert set(slots(collate(range(update * BATCH, (update + 2) * BATCH)), collate)) == shown
+
+
+PRODUCT = Example("5 6 3 2 * 7 4 3 4", ("1 2 3 4 5 6 7 8 9 0 " * 4 + "1 2 3 4 5 6",), "5 5 6 0 8 2 0 1")
+"""A chain of 46 tokens, as published for four digits."""
+
+
+def product_collator(**options: Any) -> StageCollator:
+    """The published removal at its own pace, in batches of 32."""
+    epochs = options.pop("first_epochs", 0.0)
+    return collator(
+        over_and_over(PRODUCT),
+        examples=[PRODUCT],
+        batch=32,
+        schedule={"advance": "epochs", "stages_per_epoch": 8.0, "first_epochs": epochs},
+        updates_per_epoch=25_250,
+        method="icot",
+        removal="delete",
+        replay=0.0,
+        **options,
+    )
+
+
+def removed(collate: StageCollator, update: int, count: int = 32) -> Counter[int]:
+    """How many tokens are gone, over so many examples from an update on."""
+    full = 10 + 46 + 10
+    return Counter(full - len(row["input_ids"]) for row in rows(collate(range(update * 32, update * 32 + count))))
+
+
+def test_published_removal():
+    """No smoothing: batch 3 155 shows all, 3 156 one token less, 46 · 3 156 none."""
+    collate = product_collator()
+    updates = (0, 3155, 3156, 2 * 3156, 46 * 3156 - 1, 46 * 3156, 10**7)
+    assert [removed(collate, update) for update in updates] == [{gone: 32} for gone in (0, 0, 1, 2, 45, 46, 46)]
+
+
+def test_published_cutoff():
+    """From 39 scheduled tokens on everything goes."""
+    collate = product_collator(cutoff=39)
+    updates = (38 * 3156, 39 * 3156 - 1, 39 * 3156)
+    assert [removed(collate, update) for update in updates] == [{38: 32}, {38: 32}, {46: 32}]
+
+
+def test_published_smoothing():
+    """λ = 4 leaves 98.2 % of the examples at the scheduled number; the others follow e^(−4·o)."""
+    count = 6144
+    counts = removed(product_collator(smoothing=4.0), 5 * 3156, count)
+    share(counts[5], count, 1 - math.exp(-4))
+    share(counts[6], count, (1 - math.exp(-4)) * math.exp(-4))
+    assert counts[5] + counts[6] + counts[7] + counts[8] == count
+    flat = removed(product_collator(smoothing=0.5), 5 * 3156, count)
+    for offset in range(8):
+        share(flat[5 + offset], count, (1 - math.exp(-0.5)) * math.exp(-0.5 * offset))
+    assert removed(product_collator(smoothing=math.inf), 5 * 3156, 1024) == {5: 1024}
+
+
+def test_no_smoothing_in_pretraining():
+    """Before the count down begins nothing is hidden; from there on smoothing is, at the first stage, too."""
+    collate = product_collator(smoothing=0.5, first_epochs=2)
+    assert removed(collate, 0) == removed(collate, 2 * 25_250 - 1) == {0: 32}
+    assert max(removed(collate, 2 * 25_250)) > 0
+    assert min(removed(collate, 2 * 25_250)) == 0
+    assert min(removed(collate, 2 * 25_250 + 3156, 512)) == 1
+
+
+def test_hidden_loss_share():
+    """So many of the examples have labels in their slots."""
+    count = 2048
+    collate = collator(method="log-icot", replay=0.0, hidden_loss=0.3)
+    batch = collate(range(100 * BATCH, 100 * BATCH + count))
+    supervised = ((batch["input_ids"] == collate.text.slot) & (batch["labels"] != IGNORED)).sum(1)
+    assert set(supervised.tolist()) == {0, 6}
+    share(int((supervised == 6).sum()), count, 0.3)

@@ -1,0 +1,389 @@
+"""`lm compare`: derived schedules, equal tokens, rows, and a comparison that is stopped, crashes and goes on."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from internalize.commands.lm_compare import LmCompare
+from internalize.commands.lm_plan import PlanOptions
+from internalize.errors import InputError
+from internalize.interrupt import Interrupted
+from internalize.intervals import mean_interval, wilson
+from internalize.lm import workers
+from internalize.lm.compare import Cost, Setting, TooFewSteps, _row, compare, measure_costs, settings
+from internalize.lm.options import LmTrainOptions
+from internalize.lm.schedule import Schedule
+from internalize.runs import Run, find_runs
+from tests import lm_workers
+
+TINY = LmTrainOptions(
+    data="parity:n=6,k=4",
+    layers=1,
+    width=8,
+    heads=2,
+    steps=40,
+    batch=4,
+    advance="steps",
+    removal="delete",
+    warmup=2,
+    eval_every=20,
+    eval_examples=4,
+    test_examples=8,
+    budgets="never",
+)
+PARITY = replace(TINY, data="parity:n=16,k=8", removal="pad", steps=1200, batch=128)
+
+
+# Schedules, derived
+
+
+def test_golden_schedules():
+    """1 200 updates: 300 explicit, 600 of the other 900 shared by the removals: 6 of icot, 2 of log-icot."""
+    methods = ("none", "cot", "icot", "icot-steps", "log-icot", "pause")
+    found = settings(measure_costs(PARITY, methods), ("steps", "tokens"), PARITY.steps)
+    derived = {s.method: (s.stages, s.stage_steps) for s in found if s.budget == "steps"}
+    assert derived == {
+        "none": (1, None),
+        "cot": (1, None),
+        "icot": (7, 100),
+        "icot-steps": (7, 100),
+        "log-icot": (3, 300),
+        "pause": (1, None),
+    }
+    assert {s.options.first_steps for s in found if s.stages > 1} == {300}
+    # A parity's padded sequence has 17 + 6 + 3 tokens at every stage, so but for none, equal tokens are equal updates.
+    assert {(s.method, s.options.steps, str(s.folder)) for s in found if s.budget == "tokens"} == {
+        ("none", 1560, "tokens/none"),
+        *((method, 1200, f"steps/{method}") for method in methods[1:]),
+    }
+    (alone,) = settings(measure_costs(replace(PARITY, first_steps=60), ["icot"]), ["tokens"], 1200)
+    assert (alone.options.first_steps, alone.stage_steps, str(alone.folder)) == (60, 126, "tokens/icot")
+
+
+@st.composite
+def costs(draw: st.DrawFn, advance: Any = "steps") -> Cost:
+    """Any schedule on chains of any lengths."""
+    stages = draw(st.integers(1, 12))
+    lengths = tuple(draw(st.lists(st.integers(1, 60), min_size=stages, max_size=stages)))
+    method = draw(st.sampled_from(["icot", "log-icot"]))
+    first = draw(st.none() | st.integers(1, 60))
+    return Cost(replace(TINY, method=method, advance=advance, first_steps=first), stages, (lengths, lengths), None)
+
+
+@given(st.lists(costs(), min_size=1, max_size=4), st.integers(1, 400))
+def test_every_curriculum_ends_within_the_budget(some: list[Cost], steps: int):
+    """Or the number that is asked for instead is enough, and one less is not."""
+    try:
+        found = settings(some, ("steps", "tokens"), steps)
+    except TooFewSteps:
+        raise
+    except InputError as error:
+        enough = int(re.findall(r"at least --steps (\d+)", str(error))[0])
+        assert enough > steps
+        found = settings(some, ("steps", "tokens"), enough)
+        with pytest.raises(InputError, match="are too few for the"):
+            settings(some, ("steps", "tokens"), enough - 1)
+    for setting in found:
+        begins = Schedule(setting.options, setting.stages, None).begins
+        left = setting.options.steps - (setting.options.first_steps or 0)
+        if setting.stages > 1:
+            assert setting.options.steps - begins[-1] >= left / 3
+
+
+@given(costs(), costs(), st.integers(100, 2000))
+def test_equal_tokens(one: Cost, other: Cost, steps: int):
+    """Expected tokens agree up to what one update more or less makes: its own tokens, and stages that begin later by one."""
+    try:
+        tokens = one.tokens(steps, steps)
+        found = other.steps(tokens, steps)
+    except TooFewSteps:
+        return
+    moved = sum(
+        abs(b - a) * stage for stage, (a, b) in enumerate(zip(other.lengths[0], other.lengths[0][1:], strict=False), 1)
+    )
+    assert abs(other.tokens(found, steps) - tokens) <= TINY.batch * (max(other.lengths[0]) + moved)
+
+
+def test_scaled_where_accuracy_or_epochs_decide():
+    base = replace(TINY, method="icot", advance="accuracy", stage_steps=100, steps=1000)
+    cost = Cost(base, 3, ((10.0, 20.0, 30.0), (10.0, 20.0, 30.0)), None)
+    assert cost.options(1000, 1000) == base
+    half = cost.options(500, 1000)
+    assert (half.steps, half.stage_steps, half.first_steps) == (500, 50, None)
+    assert cost.tokens(1000, 1000) == 4 * (
+        501 * 10 + 100 * 20 + 399 * 30
+    )  # a stage begins one update after an evaluation
+    epochs = replace(base, advance="epochs", stages_per_epoch=4.0, first_epochs=0.5, smoothing=1.0)
+    cost = Cost(epochs, 3, ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
+    assert cost.tokens(1000, 1000) == 4 * (200 * 10 + 100 * 7 + 100 * 5 + 600 * 3)
+    half = cost.options(500, 1000)
+    assert (half.stages_per_epoch, half.first_epochs) == (8.0, 0.25)
+
+
+# Rows
+
+
+def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]], stages: int = 2) -> None:
+    run = Run(path)
+    path.mkdir(parents=True)
+    for step, stage, accuracy in evaluations:
+        run.append_metrics({"step": step, "stage": stage, "exact_match": accuracy})
+    records = [{"stage": stage + 1} for stage in range(stages)]
+    result = {"exact_match": exact, "examples": 200, "stages": records, "steps": 40, "tokens": 1001}
+    run.finish({**result, "tokens_per_answer": 3.0, "seconds": 2.0})
+
+
+def test_row_of_finished_runs(tmp_path: Path):
+    setting = Setting("log-icot", "steps", replace(TINY, stage_steps=7), 2, Path("steps/log-icot"))
+    folder = tmp_path / setting.folder
+    assert _row(setting, (0, 1), tmp_path) is None
+    finished(folder / "seed-0", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
+    row = _row(setting, (0, 1), tmp_path)
+    assert row is not None
+    assert (row["exact_match_low"], row["exact_match_high"]) == wilson(200, 200)
+    finished(folder / "seed-1", 0.98, [(10, 1, 1.0), (20, 2, 0.5)])
+    finished(folder / "seed-2", 0.5, [(10, 1, 0.5)], stages=1)
+    row = _row(setting, (0, 1, 2), tmp_path)
+    assert row is not None
+    mean, low, _ = mean_interval([1.0, 0.98, 0.5])
+    assert row == {
+        "method": "log-icot",
+        "budget": "steps",
+        "seeds": 3,
+        "exact_match": mean,
+        "exact_match_low": low,
+        "exact_match_high": 1.0,
+        "solved": 1,
+        "reached": 2,
+        "stages": 2,
+        "stage_steps": 7,
+        "steps": 40,
+        "tokens": 1001,
+        "tokens_per_answer": 3.0,
+        "steps_to_99": None,  # one of three
+        "seconds": 2.0,
+        "runs": [str(folder / f"seed-{seed}") for seed in range(3)],
+    }
+    pair = _row(setting, (0, 1), tmp_path)
+    assert pair is not None
+    assert pair["steps_to_99"] == 30  # half of them got there
+
+
+# Whole comparisons
+
+
+def written(out: Path) -> dict[Path, int]:
+    return {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out) if run.finished}
+
+
+def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """From the command: a run whose folder is in use is named, the others are made; --resume makes what is missing."""
+    out = tmp_path / "out"
+    methods = ("log-icot", "cot", "none")
+    asked: dict[str, Any] = {**TINY.__dict__, "method": "icot"}
+    options = PlanOptions(**asked)
+    command = LmCompare(options, methods, seeds="3", jobs=1, out=out, json=True)
+    with Run(out / "tokens" / "none" / "seed-3").locked():
+        assert command() == 2
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert [(row["budget"], row["method"]) for row in found["rows"]] == [
+        *(("steps", method) for method in methods),
+        ("tokens", "log-icot"),
+        ("tokens", "cot"),
+    ]
+    (failed,) = found["failed"]
+    assert failed["run"] == str(out / "tokens" / "none" / "seed-3")
+    assert "in use by another process" in failed["reason"]
+    assert f"internalize: {failed['run']}: {failed['reason']}" in said.err
+    assert re.search(r"lm compare parity:n=6,k=4: (\d+)/\1  5/5 runs", said.err)
+    before = written(out)
+    assert len(before) == 4
+
+    with pytest.raises(InputError, match="this run is finished already; add --resume"):
+        command()
+    with pytest.raises(InputError, match="seed-3 holds another run: its lr is 0.001, not 0.01"):
+        replace(command, options=replace(options, lr=0.01), resume=True)()
+
+    assert replace(command, resume=True, json=False)() == 0
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 7
+    assert table[1].split()[:2] == ["steps", "log-icot"]
+    after = written(out)
+    assert len(after) == 5
+    assert before.items() <= after.items()
+    rows: dict[Any, Any] = {
+        (row["budget"], row["method"]): row for row in json.loads((out / "rows.json").read_text())["rows"]
+    }
+    assert rows["tokens", "log-icot"]["runs"] == rows["steps", "log-icot"]["runs"]
+    assert {rows["steps", method]["steps"] for method in methods} == {40}
+    assert rows["steps", "log-icot"]["stage_steps"] == 20
+    assert rows["steps", "cot"]["tokens_per_answer"] >= rows["steps", "cot"]["stages"]
+    target = rows["tokens", "log-icot"]["tokens"]
+    for method in methods:
+        assert abs(rows["tokens", method]["tokens"] / target - 1) < 0.02
+    assert rows["tokens", "cot"]["steps"] < 40 < rows["tokens", "none"]["steps"]
+
+
+def test_stopped_and_continued(tmp_path: Path):
+    """Ctrl-C between two evaluations: saved, and the way to go on is said; the same command goes on from there."""
+    out, long = tmp_path / "out", replace(TINY, eval_every=2)
+
+    def again(report: Any = lambda *_: None) -> list[dict[str, Any]]:
+        return compare(long, ["cot"], range(2), ["steps"], out=out, resume=True, report=report)
+
+    with pytest.raises(Interrupted, match=f"the same command with --out {out} --resume goes on"):
+        again(lambda done, total, seen: signal.raise_signal(signal.SIGINT) if done == 42 else None)
+    before = written(out)
+    assert [path.name for path in before] == ["seed-0"]
+    assert [path.name for path in (out / "steps/cot/seed-1/checkpoint").iterdir()] == ["checkpoint-3"]
+    (row,) = again()
+    assert row["seeds"] == 2
+    assert before.items() <= written(out).items()
+    assert [m["step"] for m in Run(out / "steps/cot/seed-1").metrics()] == list(range(2, 41, 2))
+
+
+# Many processes
+
+
+def crew(tmp_path: Path, seeds: list[int], report: Any = lambda *_: None) -> list[tuple[int, str]]:
+    refused: list[tuple[int, str]] = []
+    jobs = [workers.Job(TINY, seed, tmp_path / f"seed-{seed}") for seed in seeds]
+    workers.train_all(jobs, 2, workers.How(), report, lambda job, reason: refused.append((job.seed, reason)))
+    return refused
+
+
+def test_crashes_and_refusals_lose_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workers, "_work", lm_workers.work)
+    seen: list[tuple[float, float, str]] = []
+    assert crew(tmp_path, [0, 2, 5, 6], lambda *place: seen.append(place)) == [(2, "the disk is full")]
+    assert sorted(path.parent.name for path in tmp_path.glob("*/done")) == ["seed-0", "seed-5", "seed-6"]
+    assert seen[-1][:2] == (160, 160)
+    assert "4/4 runs" in seen[-1][2]
+    with pytest.raises(RuntimeError, match=r"the process of \S+/seed-1 ended with status -9; tracebacks are above"):
+        crew(tmp_path / "two", [1, 7, 1, 8, 9])  # two die: nobody of the first two is left
+    assert sorted(path.parent.name for path in tmp_path.glob("two/*/done")) == ["seed-7", "seed-8", "seed-9"]
+    monkeypatch.setattr(workers, "_work", lm_workers.cannot_begin)
+    with pytest.raises(RuntimeError, match="ended with status 5 before its first run"):
+        crew(tmp_path / "three", [0, 5, 6])
+    assert multiprocessing.active_children() == []
+
+
+def test_interrupted_processes_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workers, "_work", lm_workers.work)
+
+    def interrupt(done: float, total: float, seen: str) -> None:
+        if "waits" in seen and done >= 40 and not stopped:
+            stopped.append(seen)
+            signal.raise_signal(signal.SIGINT)
+
+    stopped: list[str] = []
+    with pytest.raises(Interrupted):
+        crew(tmp_path, [3, 0, 3, 3], interrupt)
+    assert (tmp_path / "seed-3" / "saved").exists()
+    assert stopped[0].startswith("1/4 runs  log-icot seed 3 waits")
+    assert multiprocessing.active_children() == []
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from internalize.lm.compare import compare
+from tests.test_lm_compare import TINY, replace
+
+if __name__ == "__main__":
+    compare(replace(TINY, steps=20_000, eval_every=5), ["cot"], range(3), ["steps"], out=Path(sys.argv[1]), jobs=2)
+"""
+
+
+@pytest.mark.slow
+def test_killed_parent(tmp_path: Path):
+    """kill -9: its processes save, end by themselves and let go of their folders."""
+    (tmp_path / "small.py").write_text(SCRIPT)
+    out, environment = tmp_path / "out", {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, str(tmp_path / "small.py"), str(out)], env=environment)
+    runs = [Run(out / f"steps/cot/seed-{seed}") for seed in range(2)]
+    wait_until(lambda: all(run.metrics() for run in runs))
+    process.kill()
+    process.wait(timeout=60)
+    wait_until(lambda: all(list(run.path.glob("checkpoint/*/internalize.json")) for run in runs))
+
+    def let_go() -> bool:
+        try:
+            for run in runs:
+                with run.locked():
+                    pass
+        except InputError:
+            return False
+        return True
+
+    wait_until(let_go)
+    assert not any(run.finished for run in runs)
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_runs(tmp_path: Path):
+    """Two at once or one after another: the same results but for the time they take."""
+
+    def made(jobs: int) -> list[dict[str, Any]]:
+        out = tmp_path / str(jobs)
+        rows = compare(TINY, ["log-icot", "none"], [0], out=out, jobs=jobs)
+        return [{key: value for key, value in row.items() if key not in ("seconds", "runs")} for row in rows]
+
+    assert made(1) == made(2)
+
+
+def wait_until(true: Any) -> None:
+    for _ in range(1200):
+        if true():
+            return
+        time.sleep(0.1)
+    raise AssertionError("not in two minutes")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ["log-icot", "magic"]}, "method='magic' is not one of none, cot"),
+        ({"methods": []}, "nothing to compare"),
+        ({"budgets": ["seconds"]}, "budget='seconds' is not one of steps, tokens"),
+        ({"seeds": (0, 0)}, "seeds=(0, 0) name a seed twice"),
+        ({"seeds": (-1,)}, "seed=-1 is outside"),
+        ({"jobs": 0}, "jobs=0 must be at least 1"),
+        ({"options": replace(TINY, stage_steps=5)}, "stage_steps=5: with --advance steps a comparison derives it"),
+        (
+            {"options": replace(TINY, steps=3)},
+            "steps=3: 3 updates are too few for the 3 stages of icot; give at least --steps 4",
+        ),
+        (
+            {"options": replace(TINY, steps=30, first_steps=30)},
+            "steps=30: 30 updates are too few for the 3 stages of icot; give at least --steps 33",
+        ),
+    ],
+)
+def test_refusals(tmp_path: Path, changes: dict[str, Any], message: str):
+    asked: dict[str, Any] = {"options": TINY, "methods": ["cot", "icot"], "budgets": ["steps"]}
+    with pytest.raises(InputError, match=re.escape(message)):
+        compare(**{**asked, **changes}, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_not_into_a_run(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="is a run folder itself"):
+        compare(TINY, out=tmp_path)

@@ -1,0 +1,404 @@
+"""`lm plan` against what training does: brute-force chances, collated batches, real models, counted operations."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig
+
+from internalize.commands.lm_plan import LmPlan, PlanOptions
+from internalize.errors import InputError
+from internalize.lm.chains import Chain
+from internalize.lm.flops import Gpu, ModelSize, model_size
+from internalize.lm.internalization import Internalization
+from internalize.lm.models import make_model, model_config
+from internalize.lm.options import METHODS, CurriculumOptions, LmTrainOptions, Method, ModelOptions
+from internalize.lm.plan import expected_lengths, plan, stage_begins
+from internalize.lm.removal import TextStages
+
+SLOT = 0
+TINY = LmTrainOptions(data="parity:n=8,k=4", layers=1, width=8, heads=2, batch=4, eval_examples=4, test_examples=4)
+
+
+def chain(prompt: int, units: tuple[int, ...], levels: tuple[int, ...] | None = None, answer: int = 2) -> Chain:
+    return Chain((1,) * prompt, tuple((2,) * unit for unit in units), levels, (3,) * answer)
+
+
+DIFFERENT = [
+    chain(3, (1, 2, 1)),
+    chain(5, (2, 1, 3, 1, 2)),
+    chain(2, (), answer=4),
+    chain(3, (4,)),
+    chain(3, (1, 2, 1)),
+]
+LEVELED = [chain(3, (1, 1, 2), (1, 1, 2)), chain(2, (3, 1, 1, 1), (1, 2, 2, 3))]
+
+
+def brute_force(stages: TextStages, chains: list[Chain], chances: list[tuple[float, ...]], *, smooth: bool) -> Any:
+    lengths = np.array(
+        [
+            [[len(stages.training(c, stage, chance, smooth=smooth).tokens) for chance in chances] for c in chains]
+            for stage in range(stages.count)
+        ]
+    )
+    return np.stack([lengths.mean((1, 2)), (lengths.astype(float) ** 2).mean((1, 2))])
+
+
+@pytest.mark.parametrize("replay_of", ["stages", "counts"])
+@pytest.mark.parametrize("removal", ["pad", "delete"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("chains", [DIFFERENT, LEVELED], ids=["different", "leveled"])
+def test_expected_lengths_are_those_of_every_chance(chains: list[Chain], method: Method, removal: Any, replay_of: Any):
+    # Half of the chances replay. 60 cells hold whole multiples of 1/1 … 1/6: which stage or count is then exact.
+    options = CurriculumOptions(method=method, removal=removal, replay=0.5, replay_of=replay_of)
+    stages = TextStages.measure(options, chains, SLOT)
+    chances = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
+    found = expected_lengths(stages, chains)
+    np.testing.assert_allclose(found, brute_force(stages, chains, chances, smooth=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("replay_of", ["stages", "counts"])
+@pytest.mark.parametrize("removal", ["pad", "delete"])
+@pytest.mark.parametrize("method", METHODS)
+def test_expected_lengths_with_smoothing(method: Method, removal: Any, replay_of: Any):
+    # λ = ln 2: offset o has chance 2^-(o+1), so cells of 1/32 are exact up to the end of these chains.
+    options = CurriculumOptions(method=method, removal=removal, replay_of=replay_of, smoothing=math.log(2))
+    stages = TextStages.measure(options, DIFFERENT, SLOT)
+    chances = [(a, (i + 0.5) / 60, (j + 0.5) / 32, 0.9) for a in (0.2, 0.7) for i in range(60) for j in range(32)]
+    few = [DIFFERENT[1], DIFFERENT[3]]
+    np.testing.assert_allclose(expected_lengths(stages, few), brute_force(stages, few, chances, smooth=True), rtol=1e-9)
+    np.testing.assert_allclose(
+        expected_lengths(stages, few, smooth=False), brute_force(stages, few, chances[::32], smooth=False), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("method", ["icot", "icot-steps"])
+def test_expected_lengths_from_the_right_with_a_cutoff(method: Method):
+    options = CurriculumOptions(method=method, removal="delete", side="right", cutoff=3, smoothing=math.log(2))
+    stages = TextStages.measure(options, DIFFERENT, SLOT)
+    chances = [(a, (i + 0.5) / 60, (j + 0.5) / 32, 0.9) for a in (0.2, 0.7) for i in range(60) for j in range(32)]
+    few = DIFFERENT[:2]
+    np.testing.assert_allclose(expected_lengths(stages, few), brute_force(stages, few, chances, smooth=True), rtol=1e-9)
+
+
+def test_expected_lengths_of_a_chain_longer_than_those_measured():
+    options = CurriculumOptions(method="icot-steps", replay=0.5)
+    stages = TextStages.measure(options, DIFFERENT[:1], SLOT)
+    long = [DIFFERENT[1]]
+    chances = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
+    np.testing.assert_allclose(
+        expected_lengths(stages, long), brute_force(stages, long, chances, smooth=True), rtol=1e-12
+    )
+
+
+@given(
+    st.sampled_from(METHODS),
+    st.sampled_from(["pad", "delete"]),
+    st.lists(st.lists(st.integers(1, 4), max_size=5), min_size=1, max_size=3),
+    st.none() | st.integers(0, 3),
+)
+def test_without_chance_the_expectation_is_the_length(method: Method, removal: Any, units: Any, slots: int | None):
+    options = CurriculumOptions(method=method, removal=removal, replay=0.0, slots=slots if removal == "pad" else None)
+    chains = [chain(2, tuple(lengths)) for lengths in units]
+    stages = TextStages.measure(options, chains, SLOT)
+    chances = [(0.5, 0.5, 0.5, 0.5)]
+    np.testing.assert_allclose(expected_lengths(stages, chains), brute_force(stages, chains, chances, smooth=True))
+
+
+def read_tokens(work: Internalization, begin: int, updates: int) -> list[int]:
+    """Tokens of each collated update, as the Trainer counts them: by the attention mask."""
+    batch = work.options.batch
+    return [
+        int(work.collator(range(u * batch, (u + 1) * batch))["attention_mask"].sum())
+        for u in range(begin, begin + updates)
+    ]
+
+
+@pytest.mark.parametrize("removal", ["pad", "delete"])
+@pytest.mark.parametrize("method", METHODS)
+def test_tokens_are_those_of_collated_batches(method: Method, removal: Any):
+    options = replace(TINY, removal=removal, replay=0.0, advance="steps", stage_steps=3, first_steps=2)
+    planned = plan(options, [method]).methods[0]
+    work = Internalization(replace(options, method=method))
+    begin = 0
+    for stage in planned.stages:
+        assert stage.hidden == work.stages.hidden[stage.stage - 1]
+        assert read_tokens(work, begin, stage.steps) == [stage.tokens_per_update] * stage.steps
+        begin += stage.steps
+    assert planned.steps == begin
+    assert planned.tokens == sum(read_tokens(work, 0, begin))
+
+
+@pytest.mark.parametrize("replay_of", ["stages", "counts"])
+def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, replay_of: Any):
+    lines = [f"{i} {'x ' * (i % 5)}||{'<<1+1=2>> ' * (1 + i % 4)}#### {i}" for i in range(90)]
+    file = tmp_path / "data.txt"
+    file.write_text("\n".join(lines) + "\n")
+    options = replace(
+        TINY, data=str(file), batch=81, eval_examples=9, removal="delete", replay_of=replay_of, smoothing=1.0
+    )
+    options = replace(options, advance="epochs", stages_per_epoch=0.05, first_epochs=10, levels="steps")
+    planned = plan(options, ["log-icot"]).methods[0]  # 81 examples are left to train on: an update is an epoch
+    work = Internalization(replace(options, method="log-icot"))
+    assert [stage.steps for stage in planned.stages] == [30, 20, 20]
+    assert [stage.slots for stage in planned.stages] == [0, 0, 0]
+    begin = 0
+    for stage in planned.stages:
+        assert sum(read_tokens(work, begin, stage.steps)) == pytest.approx(stage.tokens, rel=0.01)
+        begin += stage.steps
+    early = read_tokens(work, 0, 10)
+    assert set(early) == {early[0]}  # not yet smoothed: the same examples in another order
+    assert planned.stages[0].tokens < 30 * early[0]
+
+
+def test_published_schedule():
+    # Deng et al., 4 × 4 digits: 808 000 examples in batches of 32, 46 tokens of chain, 8 an epoch.
+    options = LmTrainOptions(method="icot", removal="delete", advance="epochs", stages_per_epoch=8, batch=32)
+    begins = stage_begins(options, 47, 808_000 // 32)
+    assert 808_000 // 32 == 25_250
+    assert begins == [3_156 * stage for stage in range(48)]
+
+
+def test_published_multiplication_has_46_removals():
+    planned = plan(replace(TINY, data="multiply:digits=4", removal="delete"), ["icot", "log-icot"])
+    icot, log = planned.methods
+    assert [stage.hidden for stage in icot.stages] == list(range(47))
+    assert icot.unit == "token"
+    assert planned.written.generated_tokens == 46 + 10  # the chain; ####, eight digits and the end
+    assert icot.answer.generated_tokens == log.answer.generated_tokens == 10
+    assert icot.ratio_to_icot == 1
+    assert log.ratio_to_icot == log.flops / icot.flops < 0.1
+
+
+def test_steps_by_accuracy_are_the_most_that_a_stage_may_take():
+    options = replace(TINY, advance="accuracy", steps=100, stage_steps=12, eval_every=5)
+    begins = stage_begins(options, 3, None)
+    work = Internalization(options)
+    for done in range(5, 200, 5):  # as the callback does, and never good enough
+        work.schedule.advance(done, 0.0)
+    assert begins[: work.stages.count] == work.schedule.begins
+    planned = plan(options, ["log-icot"]).methods[0]
+    assert planned.upper_bound
+    assert planned.reason is not None
+    assert "upper bound" in planned.reason
+    assert [stage.steps for stage in planned.stages] == list(np.diff(begins[: work.stages.count + 1]))
+    by_steps = plan(options, ["log-icot"], by="steps").methods[0]
+    assert by_steps.steps == sum(stage.steps for stage in by_steps.stages) == 100
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))
+def test_no_stage_by_accuracy_ends_later_than_planned(stages: int, first: int, each: int, every: int):
+    options = replace(TINY, advance="accuracy", first_steps=first, stage_steps=each, eval_every=every)
+    begins = stage_begins(options, stages, None)
+    lengths = np.diff(begins)
+    assert len(lengths) == stages
+    assert first <= lengths[0] <= first + every + 2
+    assert all(each <= length <= each + every + 2 for length in lengths[1:])
+
+
+def test_stages_that_are_not_reached():
+    options = replace(TINY, advance="steps", stage_steps=10, steps=15)
+    planned = plan(options, ["icot-steps"], by="steps").methods[0]
+    assert [stage.steps for stage in planned.stages] == [10, 5, 0]
+    assert planned.stages[2].tokens == planned.stages[2].flops == 0
+    assert planned.reason == "steps=15 ends before stage 3 of 3 begins, which is after 20"
+    assert not planned.upper_bound
+    whole = plan(options, ["icot-steps"]).methods[0]
+    assert [stage.steps for stage in whole.stages] == [10, 10, 10]
+    assert whole.reason is None
+    assert plan(replace(options, stop_at=0.9), ["icot-steps"]).methods[0].upper_bound
+
+
+CONFIGS = {
+    "gpt2": GPT2Config(vocab_size=11, n_positions=16, n_embd=8, n_layer=2, n_head=2),
+    "llama": LlamaConfig(
+        vocab_size=13,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=4,
+        max_position_embeddings=32,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_size_is_that_of_a_real_model(name: str, rank: int):
+    options = ModelOptions(model=name, lora_rank=rank)
+    size = model_size(options, CONFIGS[name])
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(CONFIGS[name])
+    assert size.parameters == sum(p.numel() for p in model.parameters())
+    embeddings = 11 * 8 + 16 * 8 if name == "gpt2" else 13 * 8
+    assert size.embedding == embeddings
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1) - embeddings
+    assert size.body + (0 if name == "gpt2" else size.head) == matrices  # GPT-2's head is its embedding
+    assert size.head == model.get_output_embeddings().weight.numel()
+    assert (size.layers, size.attention_width) == (2, 8 if name == "gpt2" else 16)
+    if rank:
+        from peft import LoraConfig, get_peft_model
+
+        lora = LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2")
+        adapted = get_peft_model(model, lora)
+        assert size.adapters == adapted.get_nb_trainable_parameters()[0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_operations_are_those_counted_by_torch(name: str):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    size = model_size(ModelOptions(), CONFIGS[name])
+    config = CONFIGS[name]
+    config._attn_implementation = "eager"
+    model: Any = AutoModelForCausalLM.from_config(config)
+    ids = torch.ones(3, 7, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids).loss.backward()
+    counted = counter.get_total_flops()
+    assert size.training_flops(3 * 7, 3 * 7**2) == pytest.approx(counted, rel=0.01)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.generate(
+            input_ids=ids[:1, :5], attention_mask=ids[:1, :5], max_new_tokens=4, min_new_tokens=4, do_sample=False,
+            pad_token_id=0,
+        )  # fmt: skip
+    assert size.answer_flops(5, 4) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_a_token_meets_only_some_experts():
+    config = MixtralConfig(
+        vocab_size=10,
+        hidden_size=8,
+        intermediate_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+    size = model_size(ModelOptions(), config)
+    attention, router, expert = 4 * 8 * 8, 4 * 8, 3 * 8 * 4
+    assert size.body == attention + router + 2 * expert
+    assert size.parameters == attention + router + 4 * expert + 2 * 80 + 3 * 8  # embedding and head; three norms
+
+
+def test_formulas_by_hand():
+    size = ModelSize(parameters=0, embedding=0, body=100, head=10, adapters=0, layers=2, attention_width=4)
+    assert size.training_flops(7, 25) == 6 * 110 * 7 + 12 * 2 * 4 * 25
+    lora = replace(size, adapters=5)
+    assert lora.training_flops(7, 25) == (4 * 110 + 6 * 5) * 7 + 12 * 2 * 4 * 25
+    assert size.answer_flops(3, 4) == 2 * (100 * 6 + 10 * 4) + 4 * 2 * 4 * (9 + 4 + 5 + 6)
+    assert size.answer_flops(3, 1) == 2 * (100 * 3 + 10) + 4 * 2 * 4 * 9
+    assert Gpu(100.0, 0.5).hours(360_000) == 2.0
+
+
+def test_plan_has_the_size_of_the_model_that_is_trained():
+    planned = plan(TINY, ["log-icot"])
+    work = Internalization(replace(TINY, method="log-icot"))
+    model = make_model(TINY, model_config(TINY, len(work.tokenizer), work.text.end, work.longest), 0)
+    assert planned.size.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_of_a_model_folder_only_config_and_tokenizer_are_read(tmp_path: Path):
+    work = Internalization(TINY)
+    model = make_model(TINY, model_config(TINY, len(work.tokenizer), work.text.end, work.longest), 0)
+    work.save(tmp_path / "model", model)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    from_folder = plan(replace(TINY, model=str(tmp_path / "model")), ["log-icot"])
+    assert from_folder.size == plan(TINY, ["log-icot"]).size
+    assert from_folder.methods == plan(TINY, ["log-icot"]).methods
+
+
+def test_answers_are_prompts_of_the_last_stage_and_what_follows():
+    for method in METHODS:
+        planned = plan(TINY, [method])
+        work = Internalization(replace(TINY, method=method))
+        some = work.text.chains(work.leveled([work.source.train(0)]))[0]
+        prompt = work.stages.prompt(some, work.stages.last)
+        row = work.stages.training(some, work.stages.last, (0.9, 0.9, 0.9, 0.9))
+        answer = planned.methods[0].answer
+        assert answer.given_tokens == len(prompt.tokens)
+        assert answer.given_tokens + answer.generated_tokens == len(row.tokens)
+
+
+def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = LlamaConfig(num_hidden_layers=2)  # the layers of a 7-billion-parameter model
+    config.save_pretrained(tmp_path)
+    options = PlanOptions(data="parity:n=8,k=4", model=str(tmp_path / "config.json"), batch=4, eval_examples=4)
+    assert LmPlan(replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "kept" / "plan.json").read_text())
+    assert [row["method"] for row in found["methods"]] == ["icot", "icot-steps", "log-icot"]
+    assert found["size"]["body"] == 2 * (4 * 4096**2 + 3 * 4096 * 11008)
+    for row in found["methods"]:
+        assert row["gpu_hours"] == pytest.approx(row["flops"] / 312e12 / 0.4 / 3600)
+        assert row["tokens"] == sum(stage["tokens"] for stage in row["stages"])
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]):
+    options = PlanOptions(**{name: getattr(TINY, name) for name in ("data", "layers", "width", "heads", "batch")})
+    options = replace(options, eval_examples=4, test_examples=4)
+    assert LmPlan(options)() == 0
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.out.splitlines()[:4]] == ["method", "icot", "icot-steps", "log-icot"]
+    assert "icot, icot-steps, log-icot: an upper bound" in shown.err
+    assert LmPlan(options, methods=("cot",), json=True)() == 0
+    one = json.loads(capsys.readouterr().out)
+    assert {"stages", "tokens", "flops", "steps", "gpu_hours"} <= one.keys()
+    assert one["stages"] == one["methods"][0]["stages"]
+    assert LmPlan(options, methods=("log-icot",))() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("stage  hidden steps")
+    assert lines[1].startswith("1 ")
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "message"),
+    [
+        ({}, {"methods": []}, "no method"),
+        ({}, {"methods": ["fast"]}, "method='fast' is not one of"),
+        ({}, {"by": "hours"}, "by='hours' is neither"),
+        ({"method": "icot", "cutoff": 3}, {"methods": ["log-icot"]}, "side and cutoff belong to icot"),
+        ({"advance": "epochs"}, {}, "advance=epochs needs data with an end"),
+        ({"data": "nowhere.txt"}, {}, "neither a file nor a task"),
+        ({"model": "nowhere/config.json"}, {}, "cannot be loaded"),
+    ],
+)
+def test_refusals(changed: dict[str, Any], arguments: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        plan(replace(TINY, **changed), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("flops", "utilisation", "message"),
+    [(0.0, 0.4, "gpu_flops=0.0"), (math.inf, 0.4, "gpu_flops=inf"), (1.0, 0.0, "utilisation=0.0"), (1.0, 1.1, "1.1")],
+)
+def test_impossible_gpus(flops: float, utilisation: float, message: str):
+    with pytest.raises(InputError, match=message):
+        Gpu(flops, utilisation)
+
+
+def test_models_that_cannot_be_planned(tmp_path: Path):
+    from transformers import T5Config
+
+    T5Config(num_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="cannot be planned"):
+        plan(replace(TINY, model=str(tmp_path / "config.json")))
+    GPT2Config(n_positions=4).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="4 positions, and the longest example needs"):
+        plan(replace(TINY, model=str(tmp_path / "config.json")))
+
+
+def test_cutoff_is_for_the_methods_that_have_one():
+    icot, log = plan(replace(TINY, method="icot", cutoff=1), ["icot", "log-icot"]).methods
+    assert [stage.hidden for stage in icot.stages] == [0, 2]
+    assert log.stages[-1].hidden == 2

@@ -1,0 +1,368 @@
+"""lm/removal.py: what a stage leaves of a chain, for every method, and that it gives nothing of the chain away."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from internalize import InputError
+from internalize.lm.chains import Chain
+from internalize.lm.options import CurriculumOptions
+from internalize.lm.removal import IGNORED, MAX_OFFSET, Row, TextStages, hidden_units, smoothing_offset, unit_of
+from tests.lm_core import ANSWER, FIRST, PROMPT, SLOT, chain, chances, curricula, data_sets
+
+PLAIN = (0.99, 0.0, 0.0, 0.99)
+"""Chances of an example that is neither replayed nor smoothed nor supervised in its slots."""
+TOKENS = 46
+TOKEN_CHAIN = chain(*[1] * TOKENS)
+"""As long as that of a 4 × 4 digit multiplication, a token a unit."""
+
+
+def stages_of(*chains: Chain, replay: float = 0.0, **options: Any) -> TextStages:
+    return TextStages.measure(CurriculumOptions(replay=replay, **options), chains, SLOT)
+
+
+def row_of(stages: TextStages, chain: Chain, stage: int) -> Row:
+    return stages.training(chain, stage, PLAIN)
+
+
+def tokens(first: int, last: int) -> list[int]:
+    """Tokens of a chain, by number."""
+    return list(range(FIRST + first, FIRST + last))
+
+
+# The published removal
+
+
+@pytest.mark.parametrize("removed", [0, 1, 8, 38, 45, 46])
+def test_left_side(removed: int):
+    """The first r tokens after the first separator go; both separators stay."""
+    stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete")
+    assert stages.count == TOKENS + 1
+    assert row_of(stages, TOKEN_CHAIN, removed).tokens == [*PROMPT, *tokens(removed, TOKENS), *ANSWER]
+
+
+@pytest.mark.parametrize("removed", [0, 1, 8, 38, 45, 46])
+def test_right_side(removed: int):
+    """The last r tokens before the second separator go."""
+    stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", side="right")
+    assert row_of(stages, TOKEN_CHAIN, removed).tokens == [*PROMPT, *tokens(0, TOKENS - removed), *ANSWER]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_cutoff(side: str):
+    """Cutoff 39: at 38 scheduled tokens 38 are gone, at 39 all. Smoothing alone does not reach it."""
+    stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", side=side, cutoff=39, smoothing=4.0)
+    assert stages.hidden == (*range(39), TOKENS)
+    assert stages.last == 39
+    left = [len(row_of(stages, TOKEN_CHAIN, stage).tokens) - len(PROMPT + ANSWER) for stage in (38, 39)]
+    assert left == [TOKENS - 38, 0]
+    smoothed = stages.training(TOKEN_CHAIN, 38, (0.99, 0.0, 0.99, 0.99))
+    assert len(smoothed.tokens) - len(PROMPT + ANSWER) == TOKENS - 39
+
+
+def test_cutoff_of_short_chains():
+    """A chain that is shorter than the cutoff is gone when its own tokens are."""
+    short = chain(*[1] * 10)
+    stages = stages_of(TOKEN_CHAIN, short, method="icot", cutoff=39)
+    assert [stages.hidden_units(short, stage) for stage in (9, 10, 38, 39)] == [9, 10, 10, 10]
+
+
+@given(st.floats(0.01, 20), st.integers(0, MAX_OFFSET - 1))
+def test_smoothing_is_exact(smoothing: float, offset: int):
+    """P(o ≤ j) = 1 − e^(−λ(j+1)): the offset changes there, and nowhere else."""
+    tail = math.exp(-smoothing * (offset + 1))
+    if tail > 1e-9:  # else the step is lost in the last digits of 1 − tail
+        assert smoothing_offset(smoothing, 1 - tail * (1 + 1e-6)) <= offset
+        assert smoothing_offset(smoothing, 1 - tail * (1 - 1e-6)) == offset + 1
+
+
+def test_smoothing_as_published():
+    """λ = 4 leaves 98.2 % of the numbers in [0, 1) at offset 0, λ = ∞ all; the last of 100 offsets takes the tail."""
+    numbers = [(i + 0.5) / 100_000 for i in range(100_000)]
+    drawn = [smoothing_offset(4.0, number) for number in numbers]
+    assert drawn.count(0) / len(drawn) == pytest.approx(0.98168, abs=1e-5)
+    assert drawn.count(1) / len(drawn) == pytest.approx(0.01798, abs=1e-5)
+    assert drawn == sorted(drawn)
+    assert not any(smoothing_offset(math.inf, number) for number in numbers)
+    flat = [smoothing_offset(0.001, number) for number in numbers]
+    assert max(flat) == MAX_OFFSET == 99
+    assert flat.count(99) / len(flat) == pytest.approx(math.exp(-0.099), abs=1e-4)
+    assert smoothing_offset(5e-324, 0.5) == MAX_OFFSET
+    assert smoothing_offset(5e-324, 0.0) == 0
+
+
+def test_smoothing_in_a_row():
+    """It hides more, never more than there is, and only where it is asked for."""
+    stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", smoothing=0.05)
+    chance = (0.99, 0.0, 1 - math.exp(-0.05 * 7.5), 0.99)
+    shown = [len(stages.training(TOKEN_CHAIN, stage, chance).tokens) - 6 for stage in (0, 10, 39, 40, 46)]
+    assert shown == [39, 29, 0, 0, 0]
+    assert stages.training(TOKEN_CHAIN, 10, chance, smooth=False) == row_of(stages, TOKEN_CHAIN, 10)
+    padded = stages_of(TOKEN_CHAIN, method="icot", smoothing=0.05).training(TOKEN_CHAIN, 10, chance)
+    assert padded.tokens == [*PROMPT, *[SLOT] * 17, *tokens(17, TOKENS), *ANSWER]
+
+
+# The stages of each method
+
+
+def test_log_icot_by_levels():
+    """Parity of 8 bits: whole levels, 4 nodes and then 2."""
+    nodes = chain(*[1] * 6, levels=(1, 1, 1, 1, 2, 2))
+    stages = stages_of(nodes, method="log-icot")
+    assert stages.hidden == (0, 4, 6)
+    assert stages.stage_slots == (0, 4, 6)
+    assert row_of(stages, nodes, 1).tokens == [*PROMPT, *[SLOT] * 4, *tokens(4, 6), *ANSWER]
+    assert row_of(stages, nodes, 2).tokens == [*PROMPT, *[SLOT] * 6, *ANSWER]
+
+
+@pytest.mark.parametrize(
+    ("elements", "hidden"), [(15, (0, 8, 12, 14)), (47, (0, 24, 36, 42, 45, 46)), (2, (0, 1)), (1, (0,))]
+)
+def test_log_icot_by_halving(elements: int, hidden: tuple[int, ...]):
+    """The contract's numbers, by steps of several tokens and by tokens."""
+    by_tokens = stages_of(chain(*[1] * (elements - 1)), method="log-icot")
+    by_steps = stages_of(chain(*[3] * (elements - 1)), method="log-icot")
+    assert by_tokens.hidden == by_steps.hidden == by_tokens.stage_slots == hidden
+    assert by_steps.stage_slots == tuple(3 * count for count in hidden)
+
+
+def test_chains_of_different_lengths():
+    """Each goes through the stages of its own length and stays at its last; the slots are those of the longest."""
+    long, middle, short, none = chain(*[2] * 14), chain(*[3] * 6), chain(1), chain()
+    stages = stages_of(long, middle, short, none, method="log-icot")
+    hidden = [[stages.hidden_units(c, stage) for stage in range(stages.count)] for c in (long, middle, short, none)]
+    assert hidden == [[0, 8, 12, 14], [0, 4, 6, 6], [0, 1, 1, 1], [0, 0, 0, 0]]
+    assert stages.stage_slots == (0, 16, 24, 28)
+    assert stages.count_slots == (0, 3, 6, 9, 12, 15, 18, 18, 18, 18, 20, 22, 24, 26, 28)
+    assert row_of(stages, short, 1).tokens == [*PROMPT, *[SLOT] * 16, *ANSWER]
+
+
+def test_one_stage_methods():
+    """none and pause never show a chain, and only pause has slots; cot always shows all of it."""
+    steps = chain(2, 3)
+    rows = {m: row_of(stages_of(steps, method=m), steps, 0).tokens for m in ("none", "pause", "cot")}
+    assert rows["none"] == [*PROMPT, *ANSWER]
+    assert rows["pause"] == [*PROMPT, *[SLOT] * 5, *ANSWER]
+    assert rows["cot"] == [*PROMPT, *tokens(0, 5), *ANSWER]
+    assert [stages_of(steps, method=m).count for m in rows] == [1, 1, 1]
+
+
+def test_a_chain_longer_than_any_measured():
+    """Stages may be measured on a sample. In the last stage nothing of a chain is shown that it did not have."""
+    for method, removal in (("icot", "delete"), ("icot-steps", "pad"), ("log-icot", "pad")):
+        stages = stages_of(chain(1, 1), method=method, removal=removal)
+        longer = chain(*[2] * 9)
+        last = row_of(stages, longer, stages.last).tokens
+        assert last == [*PROMPT, *[SLOT] * (2 if removal == "pad" else 0), *ANSWER]
+        assert stages.prompt(longer, stages.last) == stages.prompt(chain(1, 1), stages.last)
+
+
+def test_unit_of():
+    """Only icot and the halving of tokens take tokens away one by one."""
+    by_token = {
+        (m, s)
+        for m in ("cot", "icot", "icot-steps", "log-icot")
+        for s in ("given", "steps", "tokens")
+        if unit_of(CurriculumOptions(method=m), s) == "token"
+    }  # type: ignore[arg-type]
+    assert by_token == {("icot", "given"), ("icot", "steps"), ("icot", "tokens"), ("log-icot", "tokens")}
+
+
+def test_levels_out_of_order():
+    with pytest.raises(InputError, match=r"levels=\(2, 1\) decrease along the chain"):
+        stages_of(chain(1, 1, levels=(2, 1)), method="log-icot")
+    assert hidden_units(CurriculumOptions(method="icot-steps").curriculum(), 2, (2, 1)) == (0, 1, 2)
+
+
+@given(curricula(), data_sets())
+def test_stages_of_any_curriculum(options: CurriculumOptions, chains: list[Chain]):
+    """Hidden units and slots grow with the stages, and the last shows nothing, except of cot."""
+    stages = TextStages.measure(options, chains, SLOT)
+    assert stages.count == len(stages.hidden) == len(stages.stage_slots) == stages.last + 1
+    for table in (stages.hidden, stages.stage_slots, stages.count_slots):
+        assert all(a <= b for a, b in pairwise(table))
+    for c in chains:
+        hidden = [stages.hidden_units(c, stage) for stage in range(stages.count)]
+        assert all(a <= b for a, b in pairwise(hidden))
+        assert hidden[-1] == (0 if options.method == "cot" else len(c.units))
+        assert options.method in ("none", "pause") or hidden[0] == 0
+    by_stage = zip(*([stages.hidden_units(c, s) for s in range(stages.count)] for c in chains), strict=True)
+    assert stages.hidden == tuple(map(max, by_stage))
+    if options.slots is None:
+        for c in chains:
+            for stage in range(stages.count):
+                count = stages.hidden_units(c, stage)
+                gone = sum(map(len, c.units[len(c.units) - count :] if options.side == "right" else c.units[:count]))
+                assert stages.stage_slots[stage] >= gone
+                assert stages.count_slots[count] >= gone
+
+
+# Nothing leaks
+
+
+@given(curricula(), data_sets())
+def test_prompts_know_the_question_only(options: CurriculumOptions, chains: list[Chain]):
+    """At every stage all examples with one question have one prompt, whatever their steps and answers."""
+    stages = TextStages.measure(options, chains, SLOT)
+    for stage in range(stages.count):
+        prompts = [stages.prompt(c, stage) for c in chains]
+        assert prompts == [prompts[0]] * len(prompts)
+        assert prompts[0].tokens[: len(PROMPT)] == list(PROMPT)
+        assert set(prompts[0].tokens[len(PROMPT) :]) <= {SLOT}
+        other = stages.prompt(Chain((7,), chains[0].units, chains[0].levels, (8, 9)), stage)
+        assert other.tokens == [7, *prompts[0].tokens[len(PROMPT) :]], "as many slots for every question"
+
+
+@given(curricula(), data_sets())
+def test_prompts_are_how_training_begins(options: CurriculumOptions, chains: list[Chain]):
+    """A model is asked as it was trained: the same tokens, and the next at the same position."""
+    stages = TextStages.measure(options, chains, SLOT)
+    for c in chains:
+        for stage in range(stages.count):
+            prompt, row = (
+                stages.prompt(c, stage),
+                stages.sequence(c, stages.hidden_units(c, stage), stages.stage_slots[stage]),
+            )
+            given_tokens = len(prompt.tokens)
+            assert row.tokens[:given_tokens] == prompt.tokens
+            assert row.labels[:given_tokens] == [IGNORED] * given_tokens
+            assert row.labels[given_tokens:] == row.tokens[given_tokens:]
+            if options.side == "left" or stage == stages.last:
+                assert row.positions[: given_tokens + 1] == prompt.positions
+
+
+# Rows
+
+
+@given(curricula(), data_sets(), st.data())
+def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObject):
+    """Prompt, slots, what is shown, answer; loss exactly on what is shown and the answer, and on slots if asked."""
+    stages = TextStages.measure(options, chains, SLOT)
+    c = data.draw(st.sampled_from(chains))
+    hidden, slots = data.draw(st.integers(0, len(c.units))), data.draw(st.integers(0, 30))
+    supervise = data.draw(st.booleans()) and options.padded
+    row = stages.sequence(c, hidden, slots, supervise_hidden=supervise)
+    kept = len(c.units) - hidden
+    gone, shown = (c.units[kept:], c.units[:kept]) if options.side == "right" else (c.units[:hidden], c.units[hidden:])
+    places = slots if options.padded else 0
+    written = [*(token for unit in shown for token in unit), *ANSWER]
+    assert row.tokens == [*PROMPT, *[SLOT] * places, *written]
+    assert len(row.labels) == len(row.positions) == len(row.tokens)
+    of_slots = [IGNORED] * places
+    if supervise:
+        flat = [token for unit in gone for token in unit]
+        of_slots = ([IGNORED] * places + flat)[len(flat) :]  # the last of them, next to what follows
+    assert row.labels == [*[IGNORED] * len(PROMPT), *of_slots, *written]
+    assert row.positions[: len(PROMPT)] == list(range(len(PROMPT)))
+    jumps = [b - a for a, b in pairwise(row.positions)]
+    assert sorted(jumps)[:-1] == [1] * (len(jumps) - 1)
+    assert max(jumps) == 1 + (slots if options.keep_positions and not options.padded else 0)
+
+
+@pytest.mark.parametrize("method", ["icot-steps", "log-icot"])
+def test_padding_is_in_place(method: str):
+    """Chains alike: what is shown stands where it stands in the full chain, at every stage."""
+    alike = [chain(2, 1, 3, 1, 2, first=first) for first in (FIRST, 200)]
+    stages = stages_of(*alike, method=method)
+    for c in alike:
+        full = row_of(stages, c, 0).tokens
+        for stage in range(stages.count):
+            row = row_of(stages, c, stage).tokens
+            assert len(row) == len(full)
+            assert {(here, there) for here, there in zip(row, full, strict=True) if here != there} <= {
+                (SLOT, token) for token in full
+            }
+            assert row.count(SLOT) == stages.stage_slots[stage]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_kept_positions(side: str):
+    """Chains alike: every token that is left has the position of the full chain."""
+    c = chain(2, 1, 3, 1)
+    stages = stages_of(c, method="icot-steps", removal="delete", keep_positions=True, side=side)
+    full = row_of(stages, c, 0)
+    where = dict(zip(full.tokens, full.positions, strict=True))
+    for stage in range(stages.count):
+        row = row_of(stages, c, stage)
+        assert row.positions == [where[token] for token in row.tokens]
+    assert stages.prompt(c, stages.last).positions == [0, 1, 2, 10]
+    assert stages.prompt(c, 1).positions == [0, 1, 2, 5 if side == "left" else 3], "on the right the steps come first"
+
+
+def test_kept_positions_of_pause():
+    """Slots fill the places, so there is no gap to keep."""
+    c = chain(2, 1)
+    stages = stages_of(c, method="pause", removal="delete", keep_positions=True)
+    assert stages.prompt(c, 0).positions == row_of(stages, c, 0).positions[:7] == list(range(7))
+
+
+def test_hidden_loss():
+    """The hidden tokens are the labels of the slots before what follows; their number decides for one example at a time."""
+    long, short = chain(1, 2, 1), chain(1, 1)
+    stages = stages_of(long, short, method="icot-steps", hidden_loss=0.25)
+    with_loss, without = (0.99, 0.0, 0.0, 0.2499), (0.99, 0.0, 0.0, 0.25)
+    assert stages.training(long, 2, with_loss).labels == [*[IGNORED] * 3, *tokens(0, 3), *tokens(3, 4), *ANSWER]
+    assert stages.training(short, 2, with_loss).labels == [*[IGNORED] * 4, *tokens(0, 2), *ANSWER]
+    assert stages.training(long, 2, without) == row_of(stages, long, 2)
+    assert stages.training(long, 2, with_loss).tokens == row_of(stages, long, 2).tokens
+
+
+def test_at_most_so_many_slots():
+    """A cap holds for stages, replayed counts and the slots that have loss: they keep the last of the hidden tokens."""
+    c = chain(2, 2, 2)
+    stages = stages_of(c, method="icot-steps", slots=3, hidden_loss=1.0)
+    assert (stages.stage_slots, stages.count_slots) == ((0, 2, 3, 3), (0, 2, 3, 3))
+    row = stages.training(c, 3, PLAIN)
+    assert row.tokens == [*PROMPT, *[SLOT] * 3, *ANSWER]
+    assert row.labels == [*[IGNORED] * 3, *tokens(3, 6), *ANSWER]
+    none = stages_of(c, method="icot-steps", slots=0, hidden_loss=1.0)
+    assert none.training(c, 3, PLAIN).labels == [*[IGNORED] * 3, *ANSWER]
+
+
+# Replay
+
+
+def hidden_in(row: Row, c: Chain) -> int:
+    """How many one-token units a row hides."""
+    return len(c) - (len(row.tokens) - row.tokens.count(SLOT))
+
+
+@pytest.mark.parametrize("replay_of", ["stages", "counts"])
+def test_replay_of(replay_of: str):
+    """Evenly over the stages, or over the counts, up to the current one; none at the first stage."""
+    c = chain(*[1] * 14)
+    stages = stages_of(c, method="log-icot", replay=0.5, replay_of=replay_of)
+    numbers = [(i + 0.5) / 1300 for i in range(1300)]
+    drawn = [hidden_in(stages.training(c, 2, (0.4999, number, 0.0, 0.0)), c) for number in numbers]
+    kinds = (0, 8, 12) if replay_of == "stages" else range(13)
+    assert sorted(set(drawn)) == list(kinds)
+    assert {drawn.count(kind) // (len(drawn) // len(kinds)) for kind in kinds} == {1}
+    assert drawn == sorted(drawn)
+    assert {hidden_in(stages.training(c, 2, (0.5, number, 0.0, 0.0)), c) for number in numbers} == {12}
+    assert {hidden_in(stages.training(c, 0, (0.0, number, 0.0, 0.0)), c) for number in numbers} == {0}
+
+
+@given(curricula(), data_sets(), chances, st.data())
+def test_any_training_row(options: CurriculumOptions, chains: list[Chain], chance: list[float], data: st.DataObject):
+    """Any row: its slots are those of its stage or of its count, and replay hides no more than the stage."""
+    stages = TextStages.measure(options, chains, SLOT)
+    c, stage = data.draw(st.sampled_from(chains)), data.draw(st.integers(0, stages.last))
+    row = stages.training(c, stage, chance, smooth=False)
+    shown = len(row.tokens) - row.tokens.count(SLOT) - len(PROMPT + ANSWER)
+    at_stage = stages.hidden_units(c, stage)
+    units = reversed(c.units) if options.side == "left" else iter(c.units)
+    kept = 0
+    while shown > 0:
+        shown -= len(next(units))
+        kept += 1
+    assert shown == 0, "whole units are shown"
+    hidden = len(c.units) - kept
+    assert hidden <= at_stage
+    if chance[0] >= options.replay or stage == 0:
+        assert hidden == at_stage
+    allowed = {stages.stage_slots[s] for s in range(stage + 1)} | {stages.count_slots[hidden]}
+    assert row.tokens.count(SLOT) in (allowed if options.padded else {0})

@@ -1,0 +1,145 @@
+"""lm/schedule.py: when stages begin, and the published schedule as golden numbers."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from internalize import InputError
+from internalize.lm.options import ScheduleOptions
+from internalize.lm.schedule import Schedule
+
+BATCHES = 25_250  # an epoch of 808 000 examples in batches of 32
+TOKENS = 46  # of the chain of a 4 × 4 digit multiplication
+
+
+def published(*, first_epochs: float = 0.0) -> Schedule:
+    """The linear schedule of Deng et al.: eight tokens an epoch."""
+    options = ScheduleOptions(advance="epochs", stages_per_epoch=8, first_epochs=first_epochs)
+    return Schedule(options, TOKENS + 1, BATCHES)
+
+
+def test_published_schedule():
+    """One more token every round(25 250 / 8) = 3 156 batches, the first at batch 3 156 counted from 0."""
+    schedule = published()
+    assert schedule.begins == [3156 * tokens for tokens in range(TOKENS + 1)]
+    assert [schedule.stage(batch) for batch in (0, 3155, 3156, 6311, 6312)] == [0, 0, 1, 1, 2]
+    assert schedule.stage(46 * 3156 - 1) == 45
+    assert schedule.stage(46 * 3156) == 46
+    assert schedule.stage(200 * BATCHES) == 46
+    assert schedule.unsmoothed == 0
+
+
+@pytest.mark.parametrize(("epochs", "shift"), [(1, BATCHES), (3, 3 * BATCHES), (0.5, BATCHES // 2)])
+def test_pretraining_epochs_shift_it(epochs: float, shift: int):
+    """The count down to the first removal starts after them, and until then nothing is smoothed either."""
+    schedule = published(first_epochs=epochs)
+    assert schedule.begins == [0, *(shift + 3156 * tokens for tokens in range(1, TOKENS + 1))]
+    assert schedule.unsmoothed == shift
+    assert schedule.stage(shift) == 0
+    assert schedule.stage(shift + 3156) == 1
+
+
+@pytest.mark.parametrize(
+    ("updates", "per_epoch", "begins"),
+    [
+        (10, 4, [0, 2, 4, 6]),  # 2.5, rounded as Python does and as published
+        (10, 8, [0, 1, 2, 3]),
+        (10, 100, [0, 1, 2, 3]),  # more stages than updates: one each
+        (10, 0.5, [0, 20, 40, 60]),
+    ],
+)
+def test_by_epochs(updates: int, per_epoch: float, begins: list[int]):
+    assert Schedule(ScheduleOptions(advance="epochs", stages_per_epoch=per_epoch), 4, updates).begins == begins
+
+
+def test_epochs_need_an_end():
+    with pytest.raises(InputError, match="a generated task has none"):
+        Schedule(ScheduleOptions(advance="epochs"), 4, None)
+
+
+@pytest.mark.parametrize(("first", "begins"), [(None, [0, 10, 20, 30]), (25, [0, 25, 35, 45])])
+def test_by_steps(first: int | None, begins: list[int]):
+    schedule = Schedule(ScheduleOptions(advance="steps", stage_steps=10, first_steps=first), 4, None)
+    assert schedule.begins == begins
+    assert not schedule.advance(1000, 1.0)
+    assert schedule.begins == begins
+
+
+def test_by_accuracy():
+    """The threshold itself is enough; a stage begins with the update after the one that may be prepared already."""
+    schedule = Schedule(ScheduleOptions(advance="accuracy", threshold=0.9), 3, None)
+    assert not schedule.advance(25, 0.89)
+    assert schedule.advance(50, 0.9)
+    assert schedule.begins == [0, 51]
+    assert [schedule.stage(update) for update in (50, 51)] == [0, 1]
+    assert not schedule.advance(50, 1.0), "the stage has not begun"
+    assert schedule.advance(75, 1.0)
+    assert schedule.begins == [0, 51, 76]
+    assert not schedule.advance(100, 1.0), "there is no further stage"
+    assert schedule.stage(10**9) == 2
+
+
+def test_no_stage_takes_longer_than_it_may():
+    """Evaluated after every update, a stage that never gets there has exactly the updates it may have."""
+    schedule = Schedule(ScheduleOptions(advance="accuracy", steps=200, stage_steps=30, first_steps=50), 4, None)
+    for done in range(1, 200):
+        schedule.advance(done, 0.0)
+    assert schedule.begins == [0, 50, 80, 110]
+    assert [schedule.longest(stage) for stage in range(4)] == [50, 30, 30, math.inf]
+
+
+def test_the_first_stage_may_take_half_of_all():
+    schedule = Schedule(ScheduleOptions(advance="accuracy", steps=200, stage_steps=30), 2, None)
+    assert [done for done in range(1, 200) if schedule.advance(done, 0.5)] == [99]
+    assert schedule.begins == [0, 100]
+
+
+def test_goes_on_where_it_stopped():
+    """The begins of a checkpoint are all that a resumed run needs."""
+    options = ScheduleOptions(advance="accuracy", threshold=0.5, stage_steps=40)
+    whole, first = Schedule(options, 5, None), Schedule(options, 5, None)
+    accuracies = [(done, done % 35 / 35) for done in range(5, 200, 5)]
+    for done, accuracy in accuracies:
+        whole.advance(done, accuracy)
+    for done, accuracy in accuracies[:10]:
+        first.advance(done, accuracy)
+    second = Schedule(options, 5, None, first.begins)
+    for done, accuracy in accuracies[10:]:
+        second.advance(done, accuracy)
+    assert second.begins == whole.begins
+    assert len(whole.begins) == 5
+
+
+@given(
+    st.sampled_from(("steps", "epochs", "accuracy")),
+    st.integers(1, 8),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.floats(0.1, 9),
+    st.floats(0, 2),
+    st.lists(st.floats(0, 1), max_size=60),
+)
+def test_any_schedule(
+    advance, stages: int, stage_steps: int, updates: int, per_epoch: float, first_epochs: float, accuracies: list[float]
+):
+    """Stages come in order, none is left out, none goes beyond the last, and what was said of an update stays true."""
+    options = ScheduleOptions(
+        advance=advance, stage_steps=stage_steps, stages_per_epoch=per_epoch, first_epochs=first_epochs
+    )
+    schedule = Schedule(options, stages, updates)
+    before: list[int] = []
+    for done, accuracy in enumerate(accuracies, start=1):
+        before.append(schedule.stage(done - 1))
+        began = schedule.advance(done, accuracy)
+        assert began == (schedule.stage(done + 1) > schedule.stage(done)) or advance != "accuracy"
+    assert before == [schedule.stage(update) for update in range(len(before))]
+    assert schedule.begins[0] == 0
+    assert len(schedule.begins) <= stages
+    assert all(a < b for a, b in pairwise(schedule.begins))
+    of_updates = [schedule.stage(update) for update in range(600)]
+    assert of_updates[0] == 0
+    assert all(b - a in (0, 1) for a, b in pairwise(of_updates))
+    assert all(schedule.stage(first) == stage for stage, first in enumerate(schedule.begins))

@@ -1,0 +1,279 @@
+"""Generated tasks: hand-computed lines, arithmetic, levels, and the same examples in whatever portions."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from internalize.counter import words
+from internalize.errors import InputError
+from internalize.lm.example import Example
+from internalize.lm.readers import text_line
+from internalize.lm.source import open_source
+from internalize.lm.tasks import STREAMS, TASKS, Hops, Multiply, MultiplyTree, Parity, get_task, is_task, usage
+from internalize.lm.tasks.hops import THINGS
+from internalize.lm.tasks.multiply import chain_words, running_sums, tree_of_sums
+from internalize.parity import ParityTree, add_trace, draw_bits
+
+SPECS = [
+    "parity:n=10,k=4",
+    "parity:n=70,k=8",
+    "multiply:digits=3",
+    "multiply-tree:digits=5",
+    "hops:hops=5",
+    "hops:hops=2,chains=1",
+]
+
+
+def value(text: str) -> int:
+    """The number that digits, least significant first, stand for; marks are passed over."""
+    return int("".join(character for character in text if character.isdigit())[::-1])
+
+
+def ends(sentence: str) -> tuple[str, str]:
+    """The two things of `the … is in the …`."""
+    _, inner, _, _, _, outer, *_ = sentence.split()
+    return inner, outer
+
+
+def test_published_line():
+    published = (
+        "5 6 3 2 * 7 4 3 4||5 5 5 6 1 + 0 0 6 4 9 0 ( 5 5 1 1 1 1 ) + 0 0 5 9 0 7 0 ( 5 5 6 0 2 8 0 ) + 0 0 0 0 6 4 9 0"
+        " #### 5 5 6 0 8 2 0 1"
+    )
+    example = running_sums(2365, 4347, 4)
+    assert text_line(example) == published
+    assert example.steps == (
+        "5 5 5 6 1",
+        "+ 0 0 6 4 9 0",
+        "( 5 5 1 1 1 1 )",
+        "+ 0 0 5 9 0 7 0",
+        "( 5 5 6 0 2 8 0 )",
+        "+ 0 0 0 0 6 4 9 0",
+    )
+    assert example.levels is None
+
+
+def test_digits_of_zero_and_two_digits_by_hand():
+    # 12 × 30: 12 × 0 = 000, 12 × 3 × 10 = 0360, 360 in four digits.
+    assert text_line(running_sums(12, 30, 2)) == "2 1 * 0 3||0 0 0 + 0 6 3 0 #### 0 6 3 0"
+    assert text_line(tree_of_sums(12, 30, 2)) == "2 1 * 0 3||0 0 0 + 0 6 3 0 #### 0 6 3 0"
+
+
+def test_tree_by_hand():
+    # 111 × 222 = 222 + 2220 + 22200: the first two make 2442, the third passes up and makes the answer with them.
+    example = tree_of_sums(111, 222, 3)
+    assert text_line(example) == "1 1 1 * 2 2 2||2 2 2 0 + 0 2 2 2 0 + 0 0 2 2 2 0 ( 2 4 4 2 0 ) #### 2 4 6 4 2 0"
+    assert example.levels == (1, 1, 1, 2)
+    assert tree_of_sums(11111, 11111, 5).levels == (1, 1, 1, 1, 1, 2, 2, 3)
+    assert tree_of_sums(1111, 1111, 4).levels == (1, 1, 1, 1, 2, 2)
+
+
+@pytest.mark.parametrize(("digits", "published"), [(4, 46), (5, 74), (7, 148), (9, 246), (11, 368)])
+def test_words_of_a_chain_are_the_published_tokens(digits: int, published: int):
+    assert chain_words(digits) == published
+    example = get_task(f"multiply:digits={digits}", 0).example("train", 7)
+    assert len(" ".join(example.steps).split()) == published
+
+
+@pytest.mark.parametrize("digits", [2, 3, 4, 6])
+@pytest.mark.parametrize("kind", [Multiply, MultiplyTree])
+def test_arithmetic(kind: type[Multiply] | type[MultiplyTree], digits: int):
+    for example in kind(digits, 5).examples("train", 0, 50):
+        a, b = (value(factor) for factor in example.question.split(" * "))
+        assert 10 ** (digits - 1) <= a < 10**digits
+        assert 10 ** (digits - 1) <= b < 10**digits
+        assert value(example.answer) == a * b
+        assert len(example.answer.split()) == 2 * digits
+        partials = [value(step) for step in example.steps if "(" not in step]
+        sums = [value(step) for step in example.steps if "(" in step]
+        assert sum(partials) == a * b
+        assert partials == [a * int(digit) * 10**i for i, digit in enumerate(str(b)[::-1])]
+        if kind is Multiply:
+            assert sums == [sum(partials[: i + 1]) for i in range(1, digits - 1)]
+
+
+def test_tree_sums_need_only_lower_levels():
+    for digits in range(2, 10):
+        example = MultiplyTree(digits, 1).example("test", 3)
+        assert example.levels is not None
+        assert list(example.levels) == sorted(example.levels)
+        assert max(example.levels) == (digits - 1).bit_length()
+        below = [(value(s), level) for s, level in zip(example.steps, example.levels, strict=True)]
+        for total, level in below:
+            lower = [number for number, height in below if height < level]
+            assert level == 1 or any(x + y == total for x, y in itertools.combinations(lower, 2))
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**63 - 1), st.sampled_from([2, 4, 8]), st.integers(0, 70))
+def test_parity_is_brute_force(seed: int, k: int, spare: int):
+    task = Parity(k + spare, k, seed)
+    example = task.example("train", seed % 1000)
+    bits = [int(bit) for bit in example.question.split(" ")]
+    assert len(bits) == task.n
+    level, nodes = [bits[place] for place in task.secret], []
+    while len(level) > 1:
+        level = [(x + y) % 2 for x, y in zip(level[::2], level[1::2], strict=True)]
+        nodes += level
+    assert list(example.steps) == [str(node) for node in nodes[:-1]]
+    assert example.answer == str(sum(bits[place] for place in task.secret) % 2)
+    assert example.levels == task.levels
+    assert len(task.levels) == k - 2
+    assert len(set(task.levels)) == k.bit_length() - 2
+
+
+def test_parity_of_a_seed_is_the_papers_of_that_seed():
+    tree = ParityTree.draw(16, 8, 3)
+    task = Parity(16, 8, 3)
+    assert task.secret == tree.secret
+    sequence = add_trace(tree, draw_bits(16, 3, 40, 5, "validation"))
+    for row, example in zip(sequence.tolist(), task.examples("validation", 40, 5), strict=True):
+        written = [*example.question.split(), *example.steps, example.answer]
+        assert written == ["0" if sign > 0 else "1" for sign in row]
+
+
+def test_parity_by_hand():
+    task = Parity(4, 4, 0)
+    assert task.secret == (0, 1, 2, 3)
+    assert task.levels == (1, 1)
+    bits = [int(words(0, "train", 0, 1)[0]) >> i & 1 for i in range(4)]
+    left, right = bits[0] ^ bits[1], bits[2] ^ bits[3]
+    question = " ".join(map(str, bits))
+    assert task.example("train", 0) == Example(question, (str(left), str(right)), str(left ^ right), (1, 1))
+
+
+def test_hops_by_hand():
+    example = Hops(4, 1).write(["coin", "cup", "box", "car", "barn"], [2, 0, 3, 1])
+    assert example == Example(
+        "the box is in the car . the coin is in the cup . the car is in the barn . the cup is in the box . where is the coin ?",
+        ("the coin is in the box .", "the box is in the barn ."),
+        "barn",
+        (1, 1),
+    )
+    odd = Hops(5, 1).write(["a", "b", "c", "d", "e", "f"], [0, 1, 2, 3, 4])
+    assert odd.steps == ("the a is in the c .", "the c is in the e .", "the a is in the e .")
+    assert odd.levels == (1, 1, 2)
+    assert odd.answer == "f"
+
+
+@pytest.mark.parametrize("hops", range(2, 12))
+def test_hops_follow_from_facts_and_lower_levels(hops: int):
+    for example in Hops(hops, 2, 9).examples("train", 100, 20):
+        *facts, asked = example.question.split(" . ")
+        known = [ends(fact) for fact in facts]
+        assert len(known) == 2 * hops
+        assert example.levels is not None
+        assert list(example.levels) == sorted(example.levels)
+        assert len(set(example.levels)) == (hops - 1).bit_length() - 1
+        assert len({thing for fact in known for thing in fact}) == 2 * (hops + 1)
+        place = asked.split()[3]
+        for _ in range(hops):
+            place = dict(known)[place]
+        assert place == example.answer
+        steps = [ends(step) for step in example.steps]
+        for step, level in zip(steps, example.levels, strict=True):
+            lower = known + [s for s, height in zip(steps, example.levels, strict=True) if height < level]
+            assert any(x[0] == step[0] and y[1] == step[1] and x[1] == y[0] for x in lower for y in lower)
+
+
+def test_things_are_different():
+    assert len(set(THINGS)) == len(THINGS)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_same_examples_in_whatever_portions(spec: str):
+    task = get_task(spec, 11)
+    for stream in STREAMS:
+        whole = task.examples(stream, 3, 20)
+        assert [task.example(stream, 3 + i) for i in range(20)] == whole
+        assert task.examples(stream, 3, 7) + task.examples(stream, 10, 13) == whole
+    assert task.examples("train", 0, 0) == []
+    assert task.examples("train", 0, 20) != task.examples("test", 0, 20)
+    assert task.examples("train", 0, 20) != get_task(spec, 12).examples("train", 0, 20)
+    assert task.size is None
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_spec_names_the_task(spec: str):
+    task = get_task(spec, 11)
+    assert task.spec.endswith("seed=11")
+    assert get_task(task.spec, 0) == task
+    assert get_task(f"{spec},seed=5", 11) == get_task(spec, 5)
+    assert is_task(spec)
+
+
+def test_defaults_and_usage():
+    assert get_task("parity") == Parity()
+    for name, options in TASKS.items():
+        assert get_task(name, 0).spec == f"{name}:{','.join(f'{o}={v}' for o, v in options.items())},seed=0"
+        assert name in usage()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("primes:n=3", "there are parity:n=16,k=8, multiply:digits=4"),
+        ("parity:m=3", "parity has no option 'm', but n, k, seed"),
+        ("parity:n=16,n=16", "n is given twice"),
+        ("parity:n", "n= is no whole number"),
+        ("parity:n=-4", "n=-4 is no whole number"),
+        ("parity:n=16,", "no option ''"),
+        ("parity:n=16,k=12", "k=12 is not a power of two"),
+        ("parity:n=4,k=8", "n=4 is outside k=8"),
+        ("parity:n=99999999,k=8", "n=99999999 is outside"),
+        ("parity:seed=9999999999999999999", "seed=9999999999999999999 is outside"),
+        ("multiply:digits=1", "digits=1 is outside 2"),
+        ("multiply-tree:digits=101", "digits=101 is outside 2 … 100"),
+        ("hops:hops=1", "hops=1 must be at least 2"),
+        ("hops:chains=0", "chains=0 must be at least 1"),
+        ("hops:hops=50,chains=2", "take 102 different things"),
+    ],
+)
+def test_bad_specs(spec: str, said: str):
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        get_task(spec, 0)
+
+
+def test_factors_must_have_their_digits():
+    with pytest.raises(InputError, match="123 does not have exactly 4 digits"):
+        running_sums(123, 4567, 4)
+
+
+def test_first_digits_are_uniform():
+    first = [int(e.question.split()[2]) for e in Multiply(3, 0).examples("train", 0, 1800)]
+    counts = np.bincount(first, minlength=10)
+    assert counts[0] == 0
+    assert np.all(abs(counts[1:] - 200) < 5 * np.sqrt(200))
+
+
+@pytest.mark.parametrize("spec", ["parity:n=10,k=4", "multiply:digits=2", "hops:hops=3"])
+def test_held_out_questions_are_never_trained_on(spec: str):
+    source = open_source(spec, 4, held_out=40)
+    train = [source.train(position) for position in range(1500)]
+    trained = {example.question for example in train}
+    validated = {example.question for example in source.validation}
+    tested = {example.question for example in source.test(50)}
+    assert len(source.validation) == 40
+    assert len(source.test(50)) == 50
+    assert source.test(50)[:20] == source.test(20)
+    assert not trained & validated
+    assert not trained & tested
+    assert not validated & tested
+    other = open_source(spec, 5)
+    assert not trained & {example.question for example in other.test(50)}
+    assert [source.train(position) for position in (1400, 3, 700)] == [train[1400], train[3], train[700]]
+    assert source.size is None
+    assert source.spec == get_task(spec, 4).spec
+
+
+def test_small_tasks_say_that_nothing_is_held_out():
+    said: list[str] = []
+    source = open_source("parity:n=4,k=2", 0, held_out=20, say=said.append)
+    assert "16 questions: too few to hold some out" in said[0]
+    assert len(source.validation) == 20
+    sample = source.training_sample(50)
+    assert len(sample) == len(set(sample)) <= 16
+    assert len(open_source("parity", 0).training_sample(50)) == 50

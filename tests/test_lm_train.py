@@ -1,0 +1,378 @@
+"""Training a language model: what a batch means on any arrangement, what is kept, and that nothing is lost."""
+
+import json
+import math
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
+
+from internalize.cli import main
+from internalize.errors import InputError
+from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
+from internalize.lm.callback import PLACE, whole_checkpoints
+from internalize.lm.models import Asking, model_config
+from internalize.lm.train import options_of, train
+from internalize.runs import Run, find_runs
+from tests.test_resume import CONTEXT
+
+TINY = LmTrainOptions(
+    data="parity:n=6,k=4",
+    layers=1,
+    width=16,
+    heads=2,
+    batch=8,
+    steps=24,
+    advance="steps",
+    stage_steps=8,
+    warmup=4,
+    eval_every=6,
+    eval_examples=16,
+    test_examples=32,
+)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def assert_same_weights(first: Path, second: Path, atol: float = 0) -> None:
+    torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=atol)
+
+
+def words(options: LmTrainOptions, out: Path, *more: str) -> list[str]:
+    """The command line of the options that differ from the default."""
+    default = LmTrainOptions()
+    argv = ["lm", "train", "--out", str(out), *more]
+    for name, value in options.as_json().items():
+        if value != default.as_json()[name]:
+            argv += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
+    return argv
+
+
+def test_options_survive_the_command_line_and_the_config(tmp_path: Path):
+    options = replace(TINY, steps=1, eval_every=1, smoothing=4.0, reset_optimizer=True, method="icot")
+    assert main(words(options, tmp_path / "run", "--seed", "3")) == 0
+    config = Run(tmp_path / "run").config
+    assert options_of(config) == options
+    assert config["seed"] == 3
+    assert config["kind"] == "lm-train"
+
+
+def test_result_and_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(words(TINY, tmp_path / "run", "--json")) == 0
+    result = json.loads(capsys.readouterr().out)
+    run = Run(tmp_path / "run")
+    assert result == run.result
+    assert [(s["stage"], s["hidden"], s["steps"]) for s in result["stages"]] == [(1, 0, 8), (2, 2, 16)]
+    assert [b["hidden"] for b in result["budgets"]] == [0, 2]
+    assert result["steps"] == 24
+    assert result["samples"] == 24 * 8
+    assert result["tokens"] == 24 * 8 * (6 + 1 + 2 + 3)  # bits, separator, chain, answer with its separator and end
+    assert 0 <= result["exact_match_low"] <= result["exact_match"] <= result["exact_match_high"] <= 1
+    assert [m["step"] for m in run.metrics()] == [6, 8, 12, 18, 24]  # and at a stage's end
+    assert [m["stage"] for m in run.metrics()] == [1, 1, 2, 2, 2]
+    assert all(math.isfinite(m["loss"]) for m in run.metrics())
+    assert not (run.path / "checkpoint").exists()
+    assert find_runs(tmp_path) != []
+    assert [found.path for found in find_runs(tmp_path)] == [run.path]  # the model's config.json is no run
+
+
+def test_same_seed_same_bits_other_seed_others(tmp_path: Path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(TINY, seed, Run(tmp_path / name))
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+def test_accumulated_parts_make_the_same_update(tmp_path: Path):
+    train(TINY, 0, Run(tmp_path / "whole"))
+    train(replace(TINY, accumulate=8), 0, Run(tmp_path / "parts"))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", atol=2e-4)
+    whole, parts = Run(tmp_path / "whole"), Run(tmp_path / "parts")
+    assert [m["tokens"] for m in whole.metrics()] == [m["tokens"] for m in parts.metrics()]
+    for one, other in zip(whole.metrics(), parts.metrics(), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-3)
+
+
+def test_two_processes_make_the_same_update(tmp_path: Path):
+    options = replace(TINY, replay=0.5, advance="accuracy", first_steps=8, eval_examples=17)
+    train(options, 0, Run(tmp_path / "one"))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    done = subprocess.run(
+        [*launch, "-m", "internalize", "--", *words(options, tmp_path / "two", "--json")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip().splitlines()) == 1  # one of the two speaks
+    assert_same_weights(tmp_path / "one", tmp_path / "two", atol=2e-4)
+    one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
+    assert [m["tokens"] for m in one.metrics()] == [m["tokens"] for m in two.metrics()]
+    assert [s["steps"] for s in one.result["stages"]] == [s["steps"] for s in two.result["stages"]]
+
+
+def free_port() -> int:
+    with socket.socket() as some:
+        some.bind(("", 0))
+        return some.getsockname()[1]
+
+
+def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError, match="batch=8 cannot be shared by 3 processes"):
+        train(TINY)
+
+
+def test_bfloat16(tmp_path: Path):
+    train(TINY, 0, Run(tmp_path / "float32"))
+    train(replace(TINY, dtype="bfloat16"), 0, Run(tmp_path / "bfloat16"))
+    found = weights(tmp_path / "bfloat16")
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    assert all(bool(tensor.isfinite().all()) for tensor in found.values())
+    assert_same_weights(tmp_path / "float32", tmp_path / "bfloat16", atol=0.05)
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "float32", tmp_path / "bfloat16")
+
+
+def test_lora_trains_adapters_only_and_merges_them(tmp_path: Path):
+    train(replace(TINY, steps=4), 0, Run(tmp_path / "base"))
+    base = tmp_path / "base" / "model"
+    options = replace(TINY, model=str(base), lora_rank=2, lr=1e-2)
+    work = Run(tmp_path / "adapted")
+    train(options, 0, work)
+    before, after = weights(tmp_path / "base"), weights(tmp_path / "adapted")
+    assert before.keys() == after.keys()  # a plain model again
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(name.endswith("weight") and ("attn" in name or "mlp" in name) for name in changed)
+    for name in changed:
+        assert torch.linalg.matrix_rank((after[name] - before[name]).double(), rtol=1e-4) <= 2
+
+
+def test_optimizer_is_new_at_each_increment(monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, set[float]]] = []
+    step = torch.optim.AdamW.step
+
+    def watched(self: torch.optim.AdamW, closure=None):
+        ages = {float(state["step"]) for state in self.state.values() if "step" in state}
+        seen.append((len(seen), ages))
+        return step(self, closure)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    train(replace(TINY, method="icot", steps=12, stage_steps=4, reset_optimizer=True))
+    new = [update for update, ages in seen if not ages]
+    assert new == [0, 4, 8]  # the stages hide 0, 1 and 2 tokens
+    seen.clear()
+    train(replace(TINY, method="icot", steps=12, stage_steps=4))
+    assert [update for update, ages in seen if not ages] == [0]
+
+
+def test_model_folder_needs_nothing_of_ours(tmp_path: Path):
+    train(TINY, 0, Run(tmp_path / "run"))
+    folder = tmp_path / "run" / "model"
+    code = (
+        "import sys; sys.modules['internalize'] = None\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        f"model = AutoModelForCausalLM.from_pretrained({str(folder)!r})\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({str(folder)!r})\n"
+        "ids = tokenizer('0 1 1 0 1 0 ||', return_tensors='pt')\n"
+        "print(tokenizer.decode(model.generate(**ids, max_new_tokens=4)[0]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 1 1 0 1 0 ||")
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
+    assert Asking.read(folder).stage_slots == (0, 2)
+
+
+def test_another_architecture_from_its_config(tmp_path: Path):
+    LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    ).to_json_file(tmp_path / "llama.json")
+    result = train(replace(TINY, model=str(tmp_path / "llama.json")), 0, Run(tmp_path / "run"))
+    assert result["steps"] == 24
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.model_type == "llama"
+
+
+def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*args: object) -> None:
+        raise AssertionError(f"a connection was attempted: {args}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    train(TINY, 0, Run(tmp_path / "new"))
+    train(replace(TINY, model=str(tmp_path / "new" / "model")), 0, Run(tmp_path / "more"))
+    assert main(["lm", "eval", "--model", str(tmp_path / "more"), "--examples", "16"]) == 0
+
+
+def test_plain_trainer(tmp_path: Path):
+    """The objects of the README with a Trainer that is all the user's, resumed by the Trainer's own means."""
+    examples = [Example(f"{a} {b}", (f"<<{a}+{b}={a + b}>>", f"<<{a + b}*2={2 * (a + b)}>>"), str(2 * (a + b)))
+                for a in range(12) for b in range(12)]  # fmt: skip
+    options = replace(TINY, method="log-icot", steps=12, stage_steps=4, advance="accuracy", first_steps=6)
+
+    def trainer(out: Path, **more: object) -> tuple[Internalization, Trainer]:
+        work = Internalization(options, source=of_examples(examples, 0, held_out=16))
+        torch.manual_seed(0)
+        config = model_config(options, len(work.tokenizer), work.text.end, work.longest)
+        arguments = {**work.arguments(), "save_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+        args = TrainingArguments(str(out), **{**arguments, **more})  # pyright: ignore[reportArgumentType]
+        model = AutoModelForCausalLM.from_config(config)
+        return work, Trainer(model, args, work.collator, work.positions, callbacks=[work.callback])
+
+    work, whole = trainer(tmp_path / "whole")
+    assert work.levels == "graph"
+    whole.train()
+    assert len(work.schedule.begins) == 3
+    _, again = trainer(tmp_path / "whole")
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-9"))
+    torch.testing.assert_close(whole.model.state_dict(), again.model.state_dict(), rtol=0, atol=0)  # pyright: ignore
+    for wrong, reason in (
+        ({"train_sampling_strategy": "random"}, "sequential"),
+        ({"per_device_train_batch_size": 3}, "batches of 3"),
+        ({"dataloader_num_workers": 2}, "dataloader_num_workers=0"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            trainer(tmp_path / "wrong", **wrong)[1].train()
+    work.save(tmp_path / "model", whole.model)
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").eos_token == "[EOS]"
+
+
+# Kill -9, Ctrl-C, damage
+
+
+def in_child(argv: list[str]) -> None:
+    torch.set_num_threads(1)
+    sys.stderr = sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    sys.exit(main(argv))
+
+
+def killed(argv: list[str], seconds: float) -> bool:
+    process = CONTEXT.Process(target=in_child, args=(argv,))
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def content(run: Run) -> tuple:
+    metrics = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
+    result = {key: value for key, value in run.result.items() if key != "seconds"}
+    return (run.path / "model" / "model.safetensors").read_bytes(), metrics, result
+
+
+def test_killed_at_random_moments(tmp_path: Path):
+    """Same weights, same stages, same data order; checkpoints neither at evaluations nor at a stage's end."""
+    options = replace(TINY, advance="accuracy", threshold=0.4, stop_at=0.9, steps=60, stage_steps=9, first_steps=20)
+
+    def command(out: Path) -> list[str]:
+        return words(options, out, "--resume", "--checkpoint-steps", "5")
+
+    assert not killed(command(tmp_path / "warm-up"), 300)
+    began = time.monotonic()
+    assert not killed(command(tmp_path / "left-alone"), 300)
+    whole = time.monotonic() - began
+    moments = random.Random(0)
+    count = attempt = 0
+    while count < 8:
+        attempt += 1
+        out = tmp_path / f"killed-{attempt}"
+        while killed(command(out), moments.uniform(0.3 * whole, whole)):
+            count += 1
+        assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+def test_ctrl_c_saves_and_resumes(tmp_path: Path):
+    options = replace(TINY, steps=2000, stage_steps=700, eval_every=50)
+    argv = [sys.executable, "-c", "from internalize.cli import run; run()"]
+    out = tmp_path / "run"
+    process = subprocess.Popen([*argv, *words(options, out)], stderr=subprocess.PIPE, text=True)
+    for _ in range(1200):
+        if (out / "metrics.jsonl").exists():
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume goes on"
+    assert whole_checkpoints(out / "checkpoint")
+    assert not Run(out).finished
+
+
+def stopped_run(tmp_path: Path) -> tuple[LmTrainOptions, Path, Path]:
+    """A run that was stopped after its first checkpoints."""
+    out = tmp_path / "stopped"
+
+    def stop(now: object) -> None:
+        if now.done >= 12:  # pyright: ignore[reportAttributeAccessIssue]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(TINY, 0, Run(out), checkpoint_steps=5, report=stop)
+    return TINY, out, whole_checkpoints(out / "checkpoint")[-1]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", PLACE])
+def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    options, out, checkpoint = stopped_run(tmp_path)
+    content = bytearray((checkpoint / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (checkpoint / name).write_bytes(content if name != PLACE else b"{}")
+    assert main(words(options, out, "--resume")) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in said if "damaged" in line]) == 1
+    assert name in said[-1]
+
+
+def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
+    options, out, checkpoint = stopped_run(tmp_path)
+    (checkpoint / PLACE).unlink()
+    train(options, 0, Run(out), resume=True, checkpoint_steps=5)
+    train(options, 0, Run(tmp_path / "left-alone"))
+    assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["--batch", "10", "--accumulate", "4"], "batch=10 cannot be cut into accumulate=4"),
+        (["--model", "./nowhere-at-all"], "./nowhere-at-all"),
+        (["--data", "parity:n=4,k=8"], "n=4"),
+        (["--data", "./missing.txt"], "missing.txt"),
+        (["--heads", "5"], "width=64 is not a multiple of heads=5"),
+        (["--side", "right"], "side"),
+        (["--method", "icot", "--side", "right"], "needs --removal delete"),
+        (["--removal", "delete", "--hidden-loss", "0.5"], "deletion leaves no slots"),
+        (["--advance", "epochs"], "needs data with an end"),
+        (["--replay", "1.5"], "replay=1.5"),
+        (["--smoothing", "0"], "smoothing=0"),
+        (["--slot-token", "zebra"], "slot_token='zebra'"),
+        (["--lr", "nan"], "lr=nan"),
+    ],
+)
+def test_refusals(tmp_path: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["lm", "train", "--out", str(tmp_path / "run"), *argv]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert reason in said[0]
