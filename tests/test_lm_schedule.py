@@ -106,7 +106,8 @@ def test_goes_on_where_it_stopped():
         whole.advance(done, accuracy)
     for done, accuracy in accuracies[:10]:
         first.advance(done, accuracy)
-    second = Schedule(options, 5, None, first.begins)
+    second = Schedule(options, 5, None)
+    second.begins = list(first.begins)
     for done, accuracy in accuracies[10:]:
         second.advance(done, accuracy)
     assert second.begins == whole.begins

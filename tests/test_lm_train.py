@@ -21,10 +21,10 @@ from internalize.cli import main
 from internalize.errors import InputError
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
 from internalize.lm.callback import PLACE, whole_checkpoints
-from internalize.lm.models import Asking, model_config
+from internalize.lm.models import Asking
 from internalize.lm.train import options_of, train
 from internalize.runs import Run, find_runs
-from tests.test_resume import CONTEXT
+from tests.test_resume import killed
 
 TINY = LmTrainOptions(
     data="parity:n=6,k=4",
@@ -233,10 +233,9 @@ def test_plain_trainer(tmp_path: Path):
     def trainer(out: Path, **more: object) -> tuple[Internalization, Trainer]:
         work = Internalization(options, source=of_examples(examples, 0, held_out=16))
         torch.manual_seed(0)
-        config = model_config(options, len(work.tokenizer), work.text.end, work.longest)
         arguments = {**work.arguments(), "save_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
         args = TrainingArguments(str(out), **{**arguments, **more})  # pyright: ignore[reportArgumentType]
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(work.config)
         return work, Trainer(model, args, work.collator, work.positions, callbacks=[work.callback])
 
     work, whole = trainer(tmp_path / "whole")
@@ -258,22 +257,6 @@ def test_plain_trainer(tmp_path: Path):
 
 
 # Kill -9, Ctrl-C, damage
-
-
-def in_child(argv: list[str]) -> None:
-    torch.set_num_threads(1)
-    sys.stderr = sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    sys.exit(main(argv))
-
-
-def killed(argv: list[str], seconds: float) -> bool:
-    process = CONTEXT.Process(target=in_child, args=(argv,))
-    process.start()
-    process.join(seconds)
-    process.kill()
-    process.join()
-    assert process.exitcode in (0, -signal.SIGKILL)
-    return process.exitcode != 0
 
 
 def content(run: Run) -> tuple:
@@ -351,6 +334,72 @@ def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
     train(options, 0, Run(out), resume=True, checkpoint_steps=5)
     train(options, 0, Run(tmp_path / "left-alone"))
     assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Training is over at --stop-at, also for a run that was killed before it could say so."""
+    options = replace(TINY, steps=40, method="none", stop_at=0.01, consolidate=10, eval_every=5)
+    from internalize.lm import train as module
+
+    def fail(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "_result", fail)
+        with pytest.raises(KeyboardInterrupt):
+            train(options, 0, Run(tmp_path / "killed"), checkpoint_steps=5)
+    train(options, 0, Run(tmp_path / "killed"), resume=True, checkpoint_steps=5)
+    train(options, 0, Run(tmp_path / "left-alone"))
+    assert content(Run(tmp_path / "killed")) == content(Run(tmp_path / "left-alone"))
+    assert Run(tmp_path / "killed").result["steps"] < 40
+
+
+def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):
+    train(replace(TINY, steps=2), 0, Run(tmp_path / "base"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base" / "model", dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "base" / "model")
+    train(replace(TINY, model=str(tmp_path / "base" / "model")), 0, Run(tmp_path / "run"))
+    assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
+
+
+def test_loss_that_is_no_number_is_told(tmp_path: Path):
+    with pytest.raises(InputError, match="the loss is nan after"):
+        train(replace(TINY, lr=1e30, clip=0.0), 0, Run(tmp_path / "run"))
+
+
+def test_data_that_changed_are_another_run(tmp_path: Path):
+    data = tmp_path / "data.txt"
+    lines = [f"{a} {b}||{a} {b} #### {a + b}\n" for a in range(9) for b in range(9)]
+    data.write_text("".join(lines))
+    options = replace(TINY, data=str(data), advance="epochs", stages_per_epoch=1, levels="steps")
+    result = train(options, 0, Run(tmp_path / "run"))
+    assert result["examples"] == 8  # a tenth for validation, another for test
+    work = Internalization(options)
+    assert not {e.question for e in work.source.validation} & {e.question for e in work.source.test()}
+    data.write_text("".join(lines[1:]))
+    with pytest.raises(InputError, match="holds another run: its data_sha256"):
+        train(options, 0, Run(tmp_path / "run"), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "bert"}, "reads in both directions"),
+        ({"model_type": "t5", "vocab_size": 99}, "T5Config"),
+        ({"model_type": "vit"}, "vocab_size=0"),
+        ({"model_type": "gpt2", "vocab_size": 99, "n_positions": 7}, "has 7 positions"),
+    ],
+)
+def test_configs_that_are_no_causal_model(tmp_path: Path, config: dict, reason: str):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=reason):
+        train(replace(TINY, model=str(tmp_path / "config.json")))
+
+
+@pytest.mark.parametrize("wrong", [{"advance": "epoch"}, {"removal": "Pad"}, {"dtype": "bf16"}, {"replay_of": "x"}])
+def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))}='{next(iter(wrong.values()))}' is not one of"):
+        LmTrainOptions(**wrong)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

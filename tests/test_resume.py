@@ -38,7 +38,7 @@ def in_child(argv: list[str]) -> None:
 
     torch.set_num_threads(1)
     train.CHECKPOINT_SECONDS = 0.01
-    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     sys.exit(cli.main(argv))
 
 

@@ -303,7 +303,8 @@ def find_runs(root: str | Path) -> list[Run]:
     """Every run in or below a folder, sorted by path."""
     found: dict[Path, Run] = {}
     for path in sorted(Path(root).rglob("config.json"), key=lambda path: (len(path.parts), path)):
-        if not found.keys() & set(path.parent.parents):  # a model's config.json inside a run is not a run
+        runs = found.keys() & set(path.parent.parents)
+        if not any((run / "env.json").exists() for run in runs):  # a model's config.json inside a run is not a run
             found[path.parent] = Run(path.parent)
     return [found[folder] for folder in sorted(found)]
 

@@ -60,7 +60,9 @@ class LmPlan:
         from internalize.files import write_json, writing
         from internalize.lm.flops import Gpu
         from internalize.lm.plan import plan
+        from internalize.lm.quiet import quiet_transformers
 
+        quiet_transformers()
         gpu = Gpu(self.gpu_flops, self.utilisation)
         planned = plan(self.options, self.methods, seed=self.seed, by=self.by, gpu=gpu, say=say)
         found = planned.to_json()

@@ -15,7 +15,7 @@ from internalize.lm.options import LmTrainOptions
 class LmTrain:
     """Train a language model on chains of thought and take them away, until it answers without writing them.
 
-    Without --model, a new GPT-2 of three layers learns 8-parity of 16 bits (about a minute). The run folder holds the
+    Without --model, a new GPT-2 of five layers learns 8-parity of 16 bits (about a minute). The run folder holds the
     metrics of every evaluation and, in model/, a folder that transformers loads by itself. Ctrl-C saves and stops; --resume
     goes on from there, or from a kill, to the same bits. Several processes: torchrun --nproc-per-node 2 -m internalize --
     lm train …

@@ -1,6 +1,7 @@
 """The callback that takes a Trainer through the stages: evaluates, decides when a stage ends, keeps its place."""
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ PLACE: Final = "internalize.json"
 """In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
 
 
+_LARGE: Final = 2**30
+
+
 class StageCallback(TrainerCallback):
     """Evaluates at the current stage, moves on by the schedule, and resumes with the Trainer's own checkpoints."""
 
@@ -36,6 +40,8 @@ class StageCallback(TrainerCallback):
     ) -> None:
         self.options, self.text, self.stages, self.schedule = options, text, stages, schedule
         self.validation = validation[: options.eval_examples]
+        if not self.validation:
+            raise InputError("no examples are held out, and stages are judged by them; give some as validation")
         self.finished_stages: list[Json] = []
         """One record a stage that has ended, as in the result."""
         self.latest: Json = {}
@@ -49,6 +55,8 @@ class StageCallback(TrainerCallback):
         """What else a checkpoint should remember."""
         self.interrupted: Callable[[], bool] = lambda: False
         """Asked after every update whether to save and stop."""
+        self.anneal = False
+        """Whether the learning rate falls to nothing at the end. A Trainer of one's own has a schedule of its own."""
         self.keep_history = True
         """Whether the Trainer's log may grow. A line an update makes checkpoints long."""
         self._losses = (0.0, 0)
@@ -71,6 +79,8 @@ class StageCallback(TrainerCallback):
             raise InputError(f"TrainingArguments make batches of {batch}, the options of {self.options.batch}")
         if args.dataloader_num_workers and self.options.advance == "accuracy":
             raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not hear of a new stage")
+        self.schedule.restart()
+        self.finished_stages, self.ended, self._stop_at, self._losses = [], None, None, (0.0, 0)
         if state.global_step:
             self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
         self._began = time.perf_counter() - self.seconds
@@ -78,9 +88,14 @@ class StageCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """A new optimizer where a stage begins, if that is asked for."""
+        """A new optimizer where a stage begins, if that is asked for; at the end a learning rate that falls to nothing."""
         if self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]:
             kwargs["optimizer"].state.clear()
+        left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
+        falling = min(self.options.consolidate, state.max_steps // 4)
+        if self.anneal and left <= falling:
+            for group in kwargs["optimizer"].param_groups:
+                group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Evaluate when it is time, and move on when the schedule says so."""
@@ -108,14 +123,19 @@ class StageCallback(TrainerCallback):
                     self._end_stage(model, args, stage, accuracy, at=done)
                 self.ended = done
                 control.should_training_stop = True
-        if self.interrupted():
+                if done < state.max_steps:
+                    control.should_save = False  # a Trainer that is resumed from here would train on
+        if self.ended is None and self.interrupted():
             control.should_save = control.should_training_stop = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Hand on the evaluation together with the mean of the training losses that were logged since the one before."""
         if "loss" not in kwargs.get("logs", {}):
             return
-        self._losses = (self._losses[0] + float(kwargs["logs"]["loss"]), self._losses[1] + 1)
+        loss = float(kwargs["logs"]["loss"])
+        if not math.isfinite(loss):
+            raise InputError(f"the loss is {loss} after {state.global_step} updates; a smaller --lr or --clip may help")
+        self._losses = (self._losses[0] + loss, self._losses[1] + 1)
         if not self.keep_history:
             state.log_history.clear()
         if self._evaluated is not None:
@@ -150,7 +170,7 @@ class StageCallback(TrainerCallback):
     def _end_stage(
         self, model: Any, args: TrainingArguments, stage: int, accuracy: float, at: int | None = None
     ) -> None:
-        end = self.schedule.begins[stage + 1] if at is None else at
+        end = min(self.schedule.begins[stage + 1], args.max_steps) if at is None else at
         record: Json = {
             "stage": stage + 1,
             "hidden": self.stages.hidden[stage],
@@ -172,7 +192,7 @@ class StageCallback(TrainerCallback):
             right = int(total)
         return right / len(self.validation)
 
-    def restore(self, checkpoint: Path) -> Json:
+    def restore(self, checkpoint: Path) -> None:
         """Stand where a checkpoint was made."""
         place = read_place(checkpoint)
         self.schedule.begins = place["begins"]
@@ -181,7 +201,6 @@ class StageCallback(TrainerCallback):
         self._stop_at = place["stop_at"]
         self._losses = (place["losses"][0], place["losses"][1])
         self.seconds = place["seconds"]
-        return place
 
 
 def read_place(checkpoint: Path) -> Json:
@@ -204,8 +223,8 @@ def read_place(checkpoint: Path) -> Json:
 
 def whole_checkpoints(folder: Path) -> list[Path]:
     """A Trainer's checkpoints that were written to their end, oldest first."""
-    found = [path.parent for path in folder.glob(f"checkpoint-*/{PLACE}")]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    found = {path.parent.name.removeprefix("checkpoint-"): path.parent for path in folder.glob(f"checkpoint-*/{PLACE}")}
+    return [found[step] for step in sorted(filter(str.isdecimal, found), key=int)]
 
 
 def _processes(args: Any) -> tuple[int, int]:
@@ -214,9 +233,13 @@ def _processes(args: Any) -> tuple[int, int]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
+    """What each file of a checkpoint is known by: its digest, or its size if reading it would take as long as saving."""
     digests: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.name != PLACE:
+            if (size := path.stat().st_size) > _LARGE:
+                digests[path.name] = f"{size} bytes"
+                continue
             with path.open("rb") as file:
                 digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from internalize.errors import InputError
 from internalize.files import read_json
@@ -13,14 +13,14 @@ from internalize.lm.chains import Chain, TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.levels import resolve_levels
-from internalize.lm.models import OURS, Asking, load_model
+from internalize.lm.models import OURS, Asking, check_vocabulary, load_model
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.removal import TextStages, unit_of
 from internalize.lm.source import eval_examples, open_source
 from internalize.lm.tasks import get_task, is_task
+from internalize.lm.train import KIND, options_of
 from internalize.runs import Run
 
-KIND: Final = "lm-train"
 Json = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -91,15 +91,13 @@ def open_subject(
     if asking:
         text = asking.text(tokenizer)
         stages = asking.stages(text)
-        _check_vocabulary(
-            where, model, text, found, say
-        )  # other data often have other levels, too: words say it better
+        check_vocabulary(where, model, text, found, say)  # other data often have other levels, too: words say it better
         _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in found], _source(asking))
     else:
         options = options or CurriculumOptions()
         levels, found = resolve_levels(found, options.levels)
         text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
-        _check_vocabulary(where, model, text, found, say)
+        check_vocabulary(where, model, text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
         say(f"{where} has no {OURS}: it is asked as {options.method} with --removal {options.removal}")
     _check_length(where, model, stages, text.chains(found), say)
@@ -203,8 +201,6 @@ def _examples(
             say(f"{spec} is not what the model was trained on, which is {asking.data}")
         return eval_examples(data, seed, count, skip_bad=skip_bad, say=say)[:count]
     if run is not None:
-        from internalize.lm.train import options_of
-
         config = run.config
         options = options_of(config)
         source = open_source(
@@ -212,6 +208,7 @@ def _examples(
             config.get("seed", 0),
             validation=options.validation,
             held_out=options.eval_examples,
+            tested=options.test_examples,
             skip_bad=options.skip_bad,
             say=say,
         )
@@ -238,30 +235,6 @@ def _check_weights(folder: Path, model: Any) -> None:
     for name, weights in model.named_parameters():
         if not bool(weights.isfinite().all()):
             raise InputError(f"{folder}: {name} has entries that are not finite")
-
-
-def _check_vocabulary(folder: Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Say) -> None:
-    """Refuse a tokenizer with tokens that the model has not, and data whose words the tokenizer has not."""
-    chains = text.chains(examples)
-    known = int(model.get_input_embeddings().weight.shape[0])
-    highest = max(text.slot, text.pad, text.end, *(max((*chain.prompt, *chain.answer)) for chain in chains))
-    if highest >= known:
-        raise InputError(
-            f"{folder}: its tokenizer gives token {highest}, and the model has {known}: they do not go together"
-        )
-    unknown = text.tokenizer.unk_token_id
-    if unknown is None or unknown == text.end:
-        return
-    strange = [i for i, chain in enumerate(chains) if unknown in chain.prompt or unknown in chain.answer]
-    if len(strange) == len(chains):
-        first = examples[0]
-        words = f"{first.question} {first.answer}".split()
-        word = next((w for w in words if unknown in text.tokenizer(w, add_special_tokens=False)["input_ids"]), words[0])
-        raise InputError(
-            f"{folder} was made for other data: its tokenizer does not know {word!r}, nor a word of any example"
-        )
-    if strange:
-        say(f"{len(strange)} of {len(chains)} examples have words that the model's tokenizer does not know")
 
 
 def _check_length(folder: Path, model: Any, stages: TextStages, chains: Sequence[Chain], say: Say) -> None:

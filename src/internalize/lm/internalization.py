@@ -10,7 +10,7 @@ from internalize.lm.chains import TextFormat, word_tokenizer
 from internalize.lm.example import Example
 from internalize.lm.generation import Answers, generate_answers
 from internalize.lm.levels import resolve_levels
-from internalize.lm.models import Asking, save_model
+from internalize.lm.models import Asking, model_config, save_model
 from internalize.lm.options import LevelSource, LmTrainOptions
 from internalize.lm.removal import TextStages, unit_of
 from internalize.lm.schedule import Schedule
@@ -20,6 +20,13 @@ SAMPLE: Final = 20_000
 """Training examples that are looked at beforehand: for the words, the stages and how many slots they need."""
 ROOM: Final = 16
 """Positions of a new model beyond its longest example."""
+
+
+def _spread(examples: Sequence[Example]) -> list[Example]:
+    """Examples from everywhere, the longest among them: a file may be sorted."""
+    every = max(1, -(-len(examples) // SAMPLE))
+    long = sorted(examples, key=lambda e: len(e.question) + sum(map(len, e.steps)) + len(e.answer))[-SAMPLE // 10 :]
+    return [*examples[::every], *(long if every > 1 else ())]
 
 
 class Internalization:
@@ -48,22 +55,22 @@ class Internalization:
             seed,
             validation=options.validation,
             held_out=options.eval_examples,
+            tested=options.test_examples,
             skip_bad=options.skip_bad,
             say=say,
         )
         everything = self.source.training_sample(self.source.size or SAMPLE // 10)
         self.levels: LevelSource
-        self.levels, leveled = resolve_levels(everything, options.levels)
+        self.levels, leveled = resolve_levels(everything, options.levels if options.method == "log-icot" else "steps")
         self.tokenizer = tokenizer or word_tokenizer(
             [*everything, *self.source.validation, *self.source.test(options.test_examples)]
         )
         self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
         validation = self.leveled(self.source.validation)
-        chains = self.text.chains(leveled[:SAMPLE])
+        chains = self.text.chains(_spread(leveled))
         self.stages = TextStages.measure(options, chains, self.text.slot)
-        longest = max(map(len, [*chains, *self.text.chains(validation)]))
-        self.longest = longest + self.stages.stage_slots[-1] + ROOM
-        """Positions that the longest sequence needs."""
+        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(validation)]))
+        """Positions that the longest sequence needs, at whatever stage."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch)
         self.positions = Positions(options.steps * options.batch)
@@ -93,6 +100,12 @@ class Internalization:
         return generate_answers(
             model, self.text, self.stages, self.leveled(examples), self.stages.last if stage is None else stage
         )
+
+    @property
+    def config(self) -> Any:
+        """The config of the model that the options ask for, with positions for the longest sequence."""
+        spare = self.stages.stage_slots[-1] + ROOM
+        return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, spare)
 
     @property
     def asking(self) -> Asking:

@@ -1,6 +1,7 @@
 """Models: made from a config or loaded, and written so that transformers alone can load them."""
 
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +9,7 @@ from typing import Any, Final
 from internalize.errors import InputError
 from internalize.files import read_json, reading, write_json, writing
 from internalize.lm.chains import TextFormat
+from internalize.lm.example import Example
 from internalize.lm.options import CurriculumOptions, ModelOptions
 from internalize.lm.removal import TextStages
 
@@ -25,24 +27,29 @@ def load_tokenizer(name: str) -> Any | None:
     return _load(AutoTokenizer, name, local_files_only=Path(name).exists())
 
 
-def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int) -> Any:
-    """The config of the model that is asked for. ``longest`` is how many positions its sequences need."""
+def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
+    """The config of the model that is asked for. ``longest`` is how many positions its sequences need; a new one has more."""
     from transformers import AutoConfig, GPT2Config
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     if options.model:
         path = Path(options.model)
         if path.suffix == ".json" and not path.exists():  # transformers would look for it on the hub
             raise InputError(f"model {options.model!r} cannot be loaded: there is no such file")
         config = _load(AutoConfig, options.model, local_files_only=path.exists())
-        room = getattr(config, "max_position_embeddings", None)
-        if isinstance(room, int) and room < longest:
+        if config.model_type in MASKED and not (config.is_decoder or config.is_encoder_decoder):
+            raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is no causal model")
+        room, words = positions_of(config), getattr(config.get_text_config(), "vocab_size", 0)
+        if room is not None and room < longest:
             raise InputError(f"{options.model} has {room} positions, and the longest example needs {longest}")
-        if path.suffix == ".json" and config.vocab_size < vocabulary:
-            raise InputError(f"{options.model}: vocab_size={config.vocab_size}, and the data have {vocabulary} words")
+        if path.suffix == ".json":
+            if words < vocabulary:
+                raise InputError(f"{options.model}: vocab_size={words}, and the data have {vocabulary} words")
+            config._name_or_path = ""  # it is no model on the hub: peft would ask there
         return config
     new = GPT2Config(
         vocab_size=vocabulary,
-        n_positions=longest,
+        n_positions=longest + spare,
         n_layer=options.layers,
         n_embd=options.width,
         n_head=options.heads,
@@ -58,18 +65,36 @@ def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int)
     return new
 
 
-def make_model(options: ModelOptions, config: Any, seed: int) -> Any:
-    """A loaded model, or a new one from its config with weights drawn by the seed; with LoRA around it if asked."""
+def positions_of(config: Any) -> int | None:
+    """How many positions a model has, if there is a limit."""
+    room = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return room if isinstance(room, int) else None
+
+
+def make_model(options: ModelOptions, config: Any, seed: int, *, small: bool = False) -> Any:
+    """A loaded model, or a new one from its config with weights drawn by the seed; with LoRA around it if asked.
+
+    Weights are in float32, whatever the file has: an optimizer's small updates are lost in less. With ``small``, for those
+    that are not trained, they stay as they are in the file.
+    """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     path = Path(options.model)
     torch.manual_seed(seed)
     if options.model and path.suffix != ".json":
-        model = _load(AutoModelForCausalLM, options.model, local_files_only=path.exists(), use_safetensors=True)
+        how: dict[str, Any] = {"local_files_only": path.exists(), "use_safetensors": True}
+        model = _load(AutoModelForCausalLM, options.model, dtype="auto" if small else torch.float32, **how)
+        try:
+            model.generation_config.validate(strict=True)
+        except ValueError:  # it could not be saved with the model
+            model.generation_config = GenerationConfig.from_model_config(model.config)
     else:
         new: Any = AutoModelForCausalLM
-        model = new.from_config(config)
+        try:
+            model = new.from_config(config)
+        except ValueError as error:
+            raise InputError(f"{options.model}: {' '.join(str(error).split())[:300]}") from error
     if options.lora_rank:
         from peft import LoraConfig, get_peft_model
         from transformers.pytorch_utils import Conv1D
@@ -188,3 +213,29 @@ def load_model(folder: Path) -> tuple[Any, Any]:
         model = _load(AutoModelForCausalLM, folder, local_files_only=True, use_safetensors=True)
         tokenizer = _load(AutoTokenizer, folder, local_files_only=True)
     return model, tokenizer
+
+
+def check_vocabulary(
+    name: str | Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Callable[[str], None]
+) -> None:
+    """Refuse a tokenizer with tokens that the model has not, and data whose words the tokenizer has not."""
+    chains = text.chains(examples)
+    known = int(model.get_input_embeddings().weight.shape[0])
+    highest = max(text.slot, text.pad, text.end, *(max((*chain.prompt, *chain.answer)) for chain in chains))
+    if highest >= known:
+        raise InputError(
+            f"{name}: its tokenizer gives token {highest}, and the model has {known}: they do not go together"
+        )
+    unknown = text.tokenizer.unk_token_id
+    if unknown is None or unknown == text.end:
+        return
+    strange = [i for i, chain in enumerate(chains) if unknown in chain.prompt or unknown in chain.answer]
+    if len(strange) == len(chains):
+        first = examples[0]
+        words = f"{first.question} {first.answer}".split()
+        word = next((w for w in words if unknown in text.tokenizer(w, add_special_tokens=False)["input_ids"]), words[0])
+        raise InputError(
+            f"{name} was made for other data: its tokenizer does not know {word!r}, nor a word of any example"
+        )
+    if strange:
+        say(f"{len(strange)} of {len(chains)} examples have words that the model's tokenizer does not know")

@@ -4,7 +4,7 @@
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from internalize.curriculum import Curriculum, Side
 from internalize.errors import InputError
@@ -47,8 +47,7 @@ class CurriculumOptions:
     """For pad: fraction of the examples whose hidden slots still have to predict their tokens."""
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"method={self.method!r} is not one of {', '.join(METHODS)}")
+        _check_choices(self)
         self.curriculum()
         for name in ("replay", "hidden_loss"):
             value: float = getattr(self, name)
@@ -94,6 +93,14 @@ class CurriculumOptions:
         return self.method == "pause" or (self.removal == "pad" and self.method != "none")
 
 
+def _check_choices(options: object) -> None:
+    """Refuse a value that is none of its field's. The command line does so by itself; Python does not."""
+    for name, kind in get_type_hints(type(options)).items():
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and (value := getattr(options, name)) not in choices:
+            raise InputError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
+
+
 @dataclass(frozen=True)
 class ScheduleOptions:
     """When the stages change and when training ends."""
@@ -116,11 +123,12 @@ class ScheduleOptions:
     stop_at: float | None = None
     """End once held-out exact match with the whole chain hidden reaches this in the last stage. Default: never early."""
     consolidate: int = 100
-    """Updates to make after --stop-at is reached: held-out examples are few, and a little more training is cheap."""
+    """Updates at the end over which the learning rate falls to nothing; they follow when --stop-at is reached."""
     reset_optimizer: bool = False
     """A new optimizer at each stage (Deng et al.)."""
 
     def __post_init__(self) -> None:
+        _check_choices(self)
         for name, least in {"steps": 1, "stage_steps": 1, "first_steps": 1, "consolidate": 0}.items():
             value: int | None = getattr(self, name)
             if value is not None and value < least:
@@ -142,7 +150,7 @@ class ModelOptions:
     model: str = ""
     """Folder of a model, or its name on the hub (only then is anything downloaded); or a config.json, for a new model of
     any architecture. Without it: a new GPT-2 of the size below, with one token a word."""
-    layers: int = 3
+    layers: int = 5
     """Of a new GPT-2."""
     width: int = 64
     """Of a new GPT-2."""
@@ -191,7 +199,7 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
     warmup: int = 50
     """Updates over which the learning rate rises."""
     clip: float = 1.0
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient. 0: no limit."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: mixed precision; the weights stay in float32."""
     eval_every: int = 25
@@ -211,8 +219,6 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
-        if self.budgets not in ("never", "end", "stages"):
-            raise InputError(f"budgets={self.budgets!r} is not never, end or stages")
         if self.batch % self.accumulate:
             raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
         for name in ("lr", "weight_decay", "clip"):

@@ -197,8 +197,8 @@ def plan(
     longest = max(work.longest for work in works)
     size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest))
     count = min(first.source.size or SAMPLE // 10, SAMPLE)
-    examples = first.leveled([first.source.train(position) for position in range(count)])
-    plans = [_method_plan(work, work.text.chains(examples), by, size, gpu) for work in works]
+    examples = [first.source.train(position) for position in range(count)]
+    plans = [_method_plan(work, work.text.chains(work.leveled(examples)), by, size, gpu) for work in works]
     icot = next((planned.flops for planned in plans if planned.method == "icot"), None)
     written = [(len(c.prompt), len(c) - len(c.prompt)) for c in first.text.chains(examples)]
     return Plan(

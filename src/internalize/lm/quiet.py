@@ -1,4 +1,4 @@
-"""transformers, without what it prints and without the network that it need not ask."""
+"""transformers, without what it prints."""
 
 import logging
 
@@ -9,5 +9,5 @@ def quiet_transformers() -> None:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    for name in ("accelerate", "datasets", "peft"):
+    for name in ("accelerate", "datasets", "huggingface_hub", "peft"):
         logging.getLogger(name).setLevel(logging.ERROR)

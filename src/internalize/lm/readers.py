@@ -242,6 +242,8 @@ def _example(question: str, steps: tuple[str, ...], answer: str, levels: tuple[i
             raise InputError("the line holds a NUL character")
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError("the line holds half of a surrogate pair, which is no character")
+    if any("####" in text for text in (*steps, answer)):
+        raise InputError("a step or the answer holds '####', which begins an answer; give only what follows it")
     return Example(question, steps, answer, levels)
 
 

@@ -93,6 +93,15 @@ class TextStages:
     def _curriculum(self) -> Curriculum:
         return self.options.curriculum()
 
+    def longest(self, chain: Chain) -> int:
+        """Positions that a chain's sequences need, at whatever stage, replayed and smoothed ones included."""
+        if not (self.options.padded or self.options.keep_positions):
+            return len(chain)
+        gone = _prefix_lengths(chain, self.options.side == "right")  # tokens hidden with 0, 1, … units
+        counts = [len(chain) - tokens + _at(self.count_slots, units) for units, tokens in enumerate(gone)]
+        stages = [len(chain) - gone[self.hidden_units(chain, s)] + slots for s, slots in enumerate(self.stage_slots)]
+        return max(*counts, *stages)
+
     def hidden_units(self, chain: Chain, stage: int) -> int:
         """How many units of a chain a stage hides. A chain with fewer stages stays at its last; one with more, which was not
         among those measured, loses all that is left of it in the last stage.

@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
 
 from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
@@ -13,12 +12,10 @@ class Schedule:
     number alone, so batches may be prepared ahead and a resumed run sees the same ones.
     """
 
-    def __init__(
-        self, options: ScheduleOptions, stages: int, updates_per_epoch: int | None, begins: Iterable[int] = (0,)
-    ) -> None:
+    def __init__(self, options: ScheduleOptions, stages: int, updates_per_epoch: int | None) -> None:
         self.options = options
         self.stages = stages
-        self.begins = list(begins)
+        self.begins = [0]
         self.unsmoothed = 0
         """Updates before smoothing sets in."""
         if options.advance == "steps":
@@ -32,6 +29,11 @@ class Schedule:
             self.unsmoothed = first = round(options.first_epochs * updates_per_epoch)
             each = max(1, round(updates_per_epoch / options.stages_per_epoch))
             self.begins = [0, *(first + stage * each for stage in range(1, stages))]
+
+    def restart(self) -> None:
+        """Forget the stages that accuracy has allowed."""
+        if self.options.advance == "accuracy":
+            self.begins = [0]
 
     def stage(self, update: int) -> int:
         """The stage of an update."""

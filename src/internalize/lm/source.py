@@ -66,6 +66,7 @@ def open_source(
     *,
     validation: str = "",
     held_out: int = 512,
+    tested: int = 0,
     skip_bad: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Source:
@@ -76,6 +77,7 @@ def open_source(
         seed: draws the task, what is held out of a file, and the order of every epoch.
         validation: a file of held-out examples. Default: held out of the data by the seed.
         held_out: how many validation examples.
+        tested: of a file, how many others to hold out for `test`. With none, its test set is its validation set.
         skip_bad: leave bad lines of a file out.
         say: told what is left out and why.
     """
@@ -83,7 +85,7 @@ def open_source(
     if is_task(data):
         return _TaskSource(get_task(data, seed), held_out, given, say)
     read = _read(data, skip_bad=skip_bad, say=say)
-    return of_examples(read, seed, validation=given, held_out=held_out, name=data, say=say)
+    return of_examples(read, seed, validation=given, held_out=held_out, tested=tested, name=data, say=say)
 
 
 def of_examples(
@@ -92,6 +94,7 @@ def of_examples(
     *,
     validation: Sequence[Example] | None = None,
     held_out: int = 512,
+    tested: int = 0,
     name: str = "examples",
     say: Callable[[str], None] = lambda line: None,
 ) -> Source:
@@ -101,7 +104,8 @@ def of_examples(
         raise InputError(f"held_out={held_out} must be at least 0")
     if not examples:
         raise InputError(f"{name}: there are none")
-    return _FileSource(name, list(examples), seed, held_out, None if validation is None else list(validation), say)
+    given = None if validation is None else list(validation)
+    return _FileSource(name, list(examples), seed, held_out, tested, given, say)
 
 
 def eval_examples(
@@ -200,12 +204,22 @@ class _FileSource(Source):
         examples: list[Example],
         seed: int,
         held_out: int,
+        tested: int,
         given: list[Example] | None,
         say: Callable[[str], None],
     ) -> None:
         self.spec = spec
         self._seed = seed
-        held = _choose(spec, examples, seed, held_out, say) if given is None else given
+        if given is None:
+            self.validation, test = _choose(spec, examples, seed, held_out, tested, say)
+        else:
+            self.validation, test = given[:held_out], given[held_out:]
+        self._test = test or self.validation
+        if tested and not test:
+            say(
+                f"{spec}: too few examples are held out for a test set of its own; the validation set decides and tests"
+            )
+        held = [*self.validation, *test]
         asked = {example.question for example in held}
         self._examples = [example for example in examples if example.question not in asked]
         if not self._examples:
@@ -215,8 +229,6 @@ class _FileSource(Source):
         copies = len(examples) - len(self._examples) - (len(held) if given is None else 0)
         if copies:
             say(f"{spec}: {copies} examples are left out of training because their questions are held out")
-        self._held = held
-        self.validation = held[:held_out]
         self._epoch: tuple[int, Sequence[int]] = (-1, ())
 
     @property
@@ -230,7 +242,7 @@ class _FileSource(Source):
         return self._examples[self._epoch[1][at]]
 
     def test(self, count: int | None = None) -> list[Example]:
-        return list(self._held) if count is None else self._held[:count]
+        return list(self._test) if count is None else self._test[:count]
 
     def training_sample(self, count: int) -> list[Example]:
         sample: dict[Example, None] = {}
@@ -241,13 +253,21 @@ class _FileSource(Source):
         return list(sample)
 
 
-def _choose(spec: str, examples: list[Example], seed: int, held_out: int, say: Callable[[str], None]) -> list[Example]:
-    """Examples to hold out, drawn by the seed, no more than a tenth (but one), in the order of the file."""
+def _choose(
+    spec: str, examples: list[Example], seed: int, held_out: int, tested: int, say: Callable[[str], None]
+) -> tuple[list[Example], list[Example]]:
+    """Examples for validation and for test, drawn by the seed: each no more than a tenth (but one), in the file's order."""
     most = max(1, len(examples) // 10)
-    if held_out > most:
-        say(f"{spec}: {most} of its {len(examples)} examples are held out, not {held_out} (a tenth is the most)")
+    for count, what in ((held_out, "validation"), (tested, "test")):
+        if count > most:
+            say(
+                f"{spec}: {most} of its {len(examples)} examples are held out for {what}, not {count} (a tenth is the most)"
+            )
+    held_out, tested = min(held_out, most), min(tested, most, max(0, len(examples) - most - 1))
     order = _order(words(seed, "validation", 0, len(examples)))
-    return [examples[i] for i in sorted(order[: min(held_out, most)])]
+    chosen = order[:held_out], order[held_out : held_out + tested]
+    first, second = ([examples[i] for i in sorted(some)] for some in chosen)
+    return first, second
 
 
 def _order(drawn: "NDArray[np.uint64]") -> list[int]:

@@ -5,6 +5,7 @@ resumed run needs beyond them (which stage, which data) is a function of the upd
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from internalize.errors import InputError
+from internalize.files import reading
 from internalize.interrupt import Interrupted, Interruptible
 from internalize.intervals import wilson
 from internalize.lm.callback import Json, read_place, whole_checkpoints
 from internalize.lm.internalization import Internalization
-from internalize.lm.models import load_tokenizer, make_model, model_config
+from internalize.lm.models import check_vocabulary, load_tokenizer, make_model, positions_of
 from internalize.lm.options import LmTrainOptions
+from internalize.lm.tasks import is_task
 from internalize.runs import Run, begin_runs
 
 KIND = "lm-train"
@@ -67,12 +70,18 @@ def train(
         raise InputError(
             f"batch={options.batch} cannot be shared by {processes} processes in accumulate={options.accumulate} parts"
         )
-    config = {**options.as_json(), "seed": seed}
+    if ":" in device:
+        raise InputError(
+            f"device={device!r}: say cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as a Trainer does)"
+        )
+    config = {**options.as_json(), "seed": seed, "data_sha256": _digests(options)}
     first = int(os.environ.get("RANK", "0")) == 0
     with contextlib.ExitStack() as held:
         if run is not None and first:
             held.enter_context(begin_runs([run], KIND, [config], resume=resume))
         if run is not None and run.finished:
+            if first:
+                shutil.rmtree(run.path / "checkpoint", ignore_errors=True)  # left by a kill after the result
             return run.result
         return _train(options, seed, run, first, device, processes, checkpoint_steps, report, say)
 
@@ -91,9 +100,12 @@ def _train(
     from transformers import PrinterCallback, ProgressCallback, Trainer
 
     work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say if first else lambda line: None)
-    config = model_config(options, len(work.tokenizer), work.text.end, work.longest)
-    model = make_model(options, config, seed)
-    work.collator.longest = getattr(config, "max_position_embeddings", None)
+    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
+    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
+    check_vocabulary(options.model, model, work.text, work.callback.validation, say if first else lambda line: None)
+    work.collator.longest = positions_of(model.config)
+    if first and options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
+        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
     with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
         arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
         trainer = Trainer(
@@ -112,11 +124,11 @@ def _train(
                 run.append_metrics(metrics)
             report(Progress(metrics["step"], options.steps, work.stages.count, metrics))
 
-        work.callback.keep_history = False
+        work.callback.keep_history, work.callback.anneal = False, True
         work.callback.on_metrics = keep
         work.callback.interrupted = lambda: interrupt.requested
         if run is not None:
-            work.callback.saved_place = lambda: {"metrics_bytes": _size(run.path / "metrics.jsonl")}
+            work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except OSError as error:  # a full disk, a vanished folder: the Trainer writes its checkpoints without asking us
@@ -126,9 +138,8 @@ def _train(
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seed)
         if run is not None and first:
             work.save(run.path / "model", model)
-            with contextlib.suppress(OSError):
-                shutil.rmtree(run.path / "checkpoint")
-            run.finish(result)
+            run.finish(result)  # decides; what follows is only tidying
+            shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
     return result
 
 
@@ -148,7 +159,7 @@ def _arguments(work: Internalization, output: Path, device: str, processes: int,
     from transformers import TrainingArguments
 
     options = work.options
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(output),
         **work.arguments(processes),
         learning_rate=options.lr,
@@ -160,6 +171,7 @@ def _arguments(work: Internalization, output: Path, device: str, processes: int,
         bf16=options.dtype == "bfloat16",
         use_cpu=device == "cpu",
         seed=work.seed % 2**32,
+        logging_nan_inf_filter=False,  # a loss that is no number is told, not passed over
         logging_steps=1,  # the mean over several would not survive a kill between two of them
         save_strategy="steps" if checkpoint_steps else "no",
         save_steps=checkpoint_steps or 500,
@@ -167,6 +179,9 @@ def _arguments(work: Internalization, output: Path, device: str, processes: int,
         report_to="none",
         disable_tqdm=True,
     )
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one process, one GPU: more are the launcher's business)
+    return arguments
 
 
 def _go_back(run: Run, output: Path, first: bool) -> Path | None:
@@ -175,7 +190,9 @@ def _go_back(run: Run, output: Path, first: bool) -> Path | None:
     if first:
         whole = whole_checkpoints(output)
         place = read_place(whole[-1]) if whole else None
-        if place is not None and _size(run.path / "metrics.jsonl") < place.get("metrics_bytes", 0):
+        if place is not None and not isinstance(place.get("metrics_bytes"), int):
+            raise InputError(f"{whole[-1]} is not a checkpoint of a run folder; choose another --out")
+        if place is not None and _size(run.path / "metrics.jsonl") < place["metrics_bytes"]:
             raise InputError(
                 f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
             )
@@ -220,8 +237,26 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int, seed: in
     return result
 
 
+def _synced_size(path: Path) -> int:
+    """The length of a file whose bytes will not be lost: a checkpoint speaks of them."""
+    if path.exists():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    return _size(path)
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def _digests(options: LmTrainOptions) -> dict[str, str]:
+    """What the data files hold: a run that goes on with others would be another one."""
+    digests: dict[str, str] = {}
+    for name in filter(None, (options.data, options.validation)):
+        if not is_task(name) and (path := Path(name)).is_file():
+            with reading(path), path.open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
