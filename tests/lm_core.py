@@ -75,7 +75,7 @@ def curricula(draw: st.DrawFn) -> CurriculumOptions:
         keep_positions=not padded and draw(st.booleans()),
         side=draw(st.sampled_from(("left", "right"))) if linear and not padded else "left",
         cutoff=draw(st.none() | st.integers(1, 9)) if linear else None,
-        smoothing=draw(st.sampled_from((0.5, 4.0, float("inf")))),
+        smoothing=draw(st.sampled_from((0.5, 4.0, float("inf")))) if method != "cot" else float("inf"),
         replay=draw(st.sampled_from((0.0, 0.5, 1.0))),
         replay_of=draw(st.sampled_from(("stages", "counts"))),
         hidden_loss=draw(st.sampled_from((0.0, 0.5, 1.0))) if padded else 0.0,

@@ -358,7 +358,7 @@ def test_a_validation_file_is_held_out(tmp_path: Path):
     said: list[str] = []
     source = open_source(str(data), 0, validation=str(held), held_out=4, say=said.append)
     assert source.validation == read_examples(held)[:4]
-    assert source.test() == read_examples(held)
+    assert source.test() == read_examples(held)[4:]
     assert source.size == 20
     assert "10 examples are left out" in said[0]
     with pytest.raises(InputError, match="all of its 10 examples have held-out questions"):
@@ -378,8 +378,12 @@ def test_no_more_than_a_tenth_is_held_out(tmp_path: Path):
     said: list[str] = []
     source = open_source(str(numbered(tmp_path / "some.txt", 30)), 0, say=said.append)
     assert len(source.validation) == 3
-    assert "3 of its 30 examples are held out, not 512" in said[0]
+    assert "3 of its 30 examples are held out for validation, not 512" in said[0]
+    assert source.test() == source.validation
     assert open_source(source.spec, 0, held_out=0).size == 30
+    both = open_source(source.spec, 0, tested=2)
+    assert (len(both.validation), len(both.test()), both.size) == (3, 2, 25)
+    assert not set(both.validation) & set(both.test())
 
 
 def test_examples_at_hand_are_as_a_file(tmp_path: Path):

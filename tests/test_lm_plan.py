@@ -142,10 +142,17 @@ def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, re
     file = tmp_path / "data.txt"
     file.write_text("\n".join(lines) + "\n")
     options = replace(
-        TINY, data=str(file), batch=81, eval_examples=9, removal="delete", replay_of=replay_of, smoothing=1.0
+        TINY,
+        data=str(file),
+        batch=72,
+        eval_examples=9,
+        test_examples=9,
+        removal="delete",
+        replay_of=replay_of,
+        smoothing=1.0,
     )
     options = replace(options, advance="epochs", stages_per_epoch=0.05, first_epochs=10, levels="steps")
-    planned = plan(options, ["log-icot"]).methods[0]  # 81 examples are left to train on: an update is an epoch
+    planned = plan(options, ["log-icot"]).methods[0]  # 72 examples are left to train on: an update is an epoch
     work = Internalization(replace(options, method="log-icot"))
     assert [stage.steps for stage in planned.stages] == [30, 20, 20]
     assert [stage.slots for stage in planned.stages] == [0, 0, 0]

@@ -413,6 +413,8 @@ def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
         (["--side", "right"], "side"),
         (["--method", "icot", "--side", "right"], "needs --removal delete"),
         (["--removal", "delete", "--hidden-loss", "0.5"], "deletion leaves no slots"),
+        (["--method", "cot", "--smoothing", "4"], "cot hides none"),
+        (["--device", "cpu:0"], "CUDA_VISIBLE_DEVICES"),
         (["--advance", "epochs"], "needs data with an end"),
         (["--replay", "1.5"], "replay=1.5"),
         (["--smoothing", "0"], "smoothing=0"),

@@ -28,7 +28,7 @@ from internalize.lm.models import load_tokenizer
 from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_method
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
-from internalize.lm.train import KIND
+from internalize.lm.train import KIND, run_config
 from internalize.lm.workers import How, Job, train_all
 from internalize.runs import Run
 
@@ -203,7 +203,7 @@ def compare(
     # Seed by seed, so that whoever stops early has something of every method.
     todo = [Job(o, seed, out / folder / f"seed-{seed}") for seed in seeds for folder, o in trained.items()]
     for job in todo:
-        Run(job.folder).check(KIND, {**job.options.as_json(), "seed": job.seed}, resume=resume)
+        Run(job.folder).check(KIND, run_config(job.options, job.seed), resume=resume)
     failures: list[str] = []
 
     def keep(job: Job, reason: str) -> None:

@@ -57,7 +57,7 @@ class CurriculumOptions:
             raise InputError(f"smoothing={self.smoothing} must be positive (inf: no smoothing)")
         if self.slots is not None and self.slots < 0:
             raise InputError(f"slots={self.slots} must be at least 0")
-        if not self.padded and (self.slots is not None or self.hidden_loss):
+        if self.removal == "delete" and self.method != "pause" and (self.slots is not None or self.hidden_loss):
             raise InputError("slots and hidden_loss belong to --removal pad (and to pause): deletion leaves no slots")
         if self.method == "cot" and not math.isinf(self.smoothing):
             raise InputError(f"smoothing={self.smoothing} would hide steps, and cot hides none")
@@ -236,6 +236,4 @@ def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:
         left_out |= {"side": "left", "cutoff": None}
     if method == "cot":
         left_out |= {"smoothing": math.inf}
-    if method == "none":
-        left_out |= {"slots": None, "hidden_loss": 0.0}
     return replace(options, method=method, **left_out)

@@ -74,11 +74,10 @@ def train(
         raise InputError(
             f"device={device!r}: say cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as a Trainer does)"
         )
-    config = {**options.as_json(), "seed": seed, "data_sha256": _digests(options)}
     first = int(os.environ.get("RANK", "0")) == 0
     with contextlib.ExitStack() as held:
         if run is not None and first:
-            held.enter_context(begin_runs([run], KIND, [config], resume=resume))
+            held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
         if run is not None and run.finished:
             if first:
                 shutil.rmtree(run.path / "checkpoint", ignore_errors=True)  # left by a kill after the result
@@ -249,14 +248,14 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _digests(options: LmTrainOptions) -> dict[str, str]:
-    """What the data files hold: a run that goes on with others would be another one."""
+def run_config(options: LmTrainOptions, seed: int) -> Json:
+    """What `config.json` says of a run. A run that went on with other data would be another one."""
     digests: dict[str, str] = {}
     for name in filter(None, (options.data, options.validation)):
         if not is_task(name) and (path := Path(name)).is_file():
             with reading(path), path.open("rb") as file:
                 digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {**options.as_json(), "seed": seed, "data_sha256": digests}
 
 
 def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
