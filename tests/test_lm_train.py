@@ -427,3 +427,4 @@ def test_refusals(tmp_path: Path, argv: list[str], reason: str, capsys: pytest.C
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert reason in said[0]
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,7 @@
 """The README's code runs as printed."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -24,17 +25,38 @@ def test_table_is_what_the_paper_command_printed():
     """Every row of the README's table of sizes against the stored table of `internalize paper`."""
     with (README.parent / "docs" / "results" / "paper-sizes.csv").open(encoding="utf-8") as file:
         measured = {(row["n"], row["k"], row["lr"]): row for row in csv.DictReader(file)}
-    text = README.read_text(encoding="utf-8")
-    start = text.index("| n | k | learning rate | seeds | solved |")
-    rows = [
-        [cell.strip(" *") for cell in line.strip("|").split("|")]
-        for line in text[start:].split("\n\n")[0].splitlines()[2:]
-    ]
     seen = 0
-    for n, ks, lr, seeds, solved, attention in rows:
+    for row in cells(README, "| n | k | learning rate | seeds | solved |"):
+        n, ks, lr, seeds, solved, attention = (cell.strip(" *") for cell in row)
         for k, smallest in zip(ks.removesuffix(" (the paper's)").split(", "), attention.split(", "), strict=True):
-            row = measured[n, k, lr]
-            assert (seeds.removesuffix(" each"), solved.removesuffix(" each")) == (row["seeds"], row["solved"])
-            assert float(smallest) == pytest.approx(float(row["child_attention_min"]), abs=5e-4)
+            found = measured[n, k, lr]
+            assert (seeds.removesuffix(" each"), solved.removesuffix(" each")) == (found["seeds"], found["solved"])
+            assert float(smallest) == pytest.approx(float(found["child_attention_min"]), abs=5e-4)
             seen += 1
     assert seen == len(measured)
+
+
+def test_tables_of_language_models_are_what_was_measured():
+    """README and docs against the stored rows of `internalize lm compare`, and of benchmarks/lm_generation.py."""
+    results = README.parent / "docs" / "results"
+    rows = {row["method"]: row for row in json.loads((results / "lm-parity.json").read_text())["rows"]}
+    ratios = json.loads((results / "lm-generation.json").read_text())["rows"]
+    for page in (README, README.parent / "docs" / "language-models.md"):
+        table = cells(page, "| method | seeds | solved |")
+        assert [row[0] for row in table] == list(rows)
+        for method, seeds, solved, exact, stages, to_99, steps in table:
+            row = rows[method]
+            assert (int(seeds), int(solved), int(stages)) == (row["seeds"], row["solved"], row["stages"])
+            assert exact == f"{row['exact_match']:.4f} ({row['exact_match_low']:.4f} – {row['exact_match_high']:.4f})"
+            assert (int(to_99), int(steps)) == (row["steps_to_99"], row["steps"])
+    table = cells(README.parent / "docs" / "language-models.md", "| task | chain | ratio |")
+    assert [(row[0], row[1], row[2]) for row in table] == [
+        (r["task"], r["chain"], f"{r['median']:.1f} ({r['low']:.1f} – {r['high']:.1f})") for r in ratios
+    ]
+
+
+def cells(page: Path, header: str) -> list[list[str]]:
+    """The rows of the table that begins with that header."""
+    text = page.read_text(encoding="utf-8")
+    lines = text[text.index(header) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -75,36 +75,44 @@ def train(
             f"device={device!r}: say cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as a Trainer does)"
         )
     first = int(os.environ.get("RANK", "0")) == 0
+    if run is not None and first:
+        run.check(KIND, run_config(options, seed), resume=resume)
+    if run is not None and run.finished:
+        if first:
+            shutil.rmtree(run.path / "checkpoint", ignore_errors=True)  # left by a kill after the result
+        return run.result
+    work, model = _prepared(options, seed, say if first else lambda line: None)
     with contextlib.ExitStack() as held:
-        if run is not None and first:
+        if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
-        if run is not None and run.finished:
-            if first:
-                shutil.rmtree(run.path / "checkpoint", ignore_errors=True)  # left by a kill after the result
-            return run.result
-        return _train(options, seed, run, first, device, processes, checkpoint_steps, report, say)
+        return _train(work, model, run, first, device, processes, checkpoint_steps, report)
+
+
+def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
+    """The data and the model, found to go together."""
+    work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say)
+    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
+    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
+    check_vocabulary(options.model, model, work.text, work.callback.validation, say)
+    work.collator.longest = positions_of(model.config)
+    if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
+        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
+    return work, model
 
 
 def _train(
-    options: LmTrainOptions,
-    seed: int,
+    work: Internalization,
+    model: Any,
     run: Run | None,
     first: bool,
     device: str,
     processes: int,
     checkpoint_steps: int,
     report: Callable[[Progress], None],
-    say: Callable[[str], None],
 ) -> Json:
+    from safetensors import SafetensorError
     from transformers import PrinterCallback, ProgressCallback, Trainer
 
-    work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say if first else lambda line: None)
-    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
-    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
-    check_vocabulary(options.model, model, work.text, work.callback.validation, say if first else lambda line: None)
-    work.collator.longest = positions_of(model.config)
-    if first and options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
-        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
     with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
         arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
         trainer = Trainer(
@@ -121,7 +129,7 @@ def _train(
         def keep(metrics: Json) -> None:
             if run is not None:
                 run.append_metrics(metrics)
-            report(Progress(metrics["step"], options.steps, work.stages.count, metrics))
+            report(Progress(metrics["step"], work.options.steps, work.stages.count, metrics))
 
         work.callback.keep_history, work.callback.anneal = False, True
         work.callback.on_metrics = keep
@@ -130,11 +138,15 @@ def _train(
             work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except OSError as error:  # a full disk, a vanished folder: the Trainer writes its checkpoints without asking us
-            raise InputError(f"cannot write {error.filename or output}: {error.strerror or error}") from error
+        except (
+            OSError,
+            SafetensorError,
+        ) as error:  # a full disk, a vanished folder: the Trainer writes without asking us
+            name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
+            raise InputError(f"cannot write {name}: {reason}") from error
         if interrupt.requested and work.callback.ended is None:
             raise Interrupted("--resume goes on")
-        result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seed)
+        result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
         if run is not None and first:
             work.save(run.path / "model", model)
             run.finish(result)  # decides; what follows is only tidying
@@ -207,7 +219,7 @@ def _go_back(run: Run, output: Path, first: bool) -> Path | None:
     return Path(found[0]) if found[0] else None
 
 
-def _result(work: Internalization, model: Any, steps: int, tokens: int, seed: int) -> Json:
+def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
     """What `--json` prints."""
     options, callback = work.options, work.callback
     test = work.source.test(options.test_examples)
@@ -215,7 +227,7 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int, seed: in
     exact = answers.exact_match(test)
     low, high = wilson(sum(answers.right(test)), len(test))
     result: Json = {
-        "seed": seed,
+        "seed": work.seed,
         "method": options.method,
         "exact_match": exact,
         "exact_match_low": low,
