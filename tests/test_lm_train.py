@@ -3,61 +3,26 @@
 import json
 import math
 import os
-import random
-import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
 
 from internalize.cli import main
 from internalize.errors import InputError
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
-from internalize.lm.callback import PLACE, whole_checkpoints
 from internalize.lm.models import Asking
+from internalize.lm.options import Method
+from internalize.lm.plan import plan
 from internalize.lm.train import options_of, train
 from internalize.runs import Run, find_runs
-from tests.test_resume import killed
-
-TINY = LmTrainOptions(
-    data="parity:n=6,k=4",
-    layers=1,
-    width=16,
-    heads=2,
-    batch=8,
-    steps=24,
-    advance="steps",
-    stage_steps=8,
-    warmup=4,
-    eval_every=6,
-    eval_examples=16,
-    test_examples=32,
-)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def assert_same_weights(first: Path, second: Path, atol: float = 0) -> None:
-    torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=atol)
-
-
-def words(options: LmTrainOptions, out: Path, *more: str) -> list[str]:
-    """The command line of the options that differ from the default."""
-    default = LmTrainOptions()
-    argv = ["lm", "train", "--out", str(out), *more]
-    for name, value in options.as_json().items():
-        if value != default.as_json()[name]:
-            argv += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
-    return argv
+from tests.lm_runs import TINY, assert_same_weights, weights, words
 
 
 def test_options_survive_the_command_line_and_the_config(tmp_path: Path):
@@ -181,6 +146,19 @@ def test_optimizer_is_new_at_each_increment(monkeypatch: pytest.MonkeyPatch):
     assert [update for update, ages in seen if not ages] == [0]
 
 
+@pytest.mark.parametrize(
+    ("method", "removal", "within"),
+    [("log-icot", "pad", 0), ("log-icot", "delete", 0.03), ("icot", "delete", 0.03), ("none", "pad", 0)],
+)
+def test_plan_is_what_training_then_reads(method: Method, removal: Literal["pad", "delete"], within: float):
+    options = replace(TINY, method=method, removal=removal, data="parity:n=8,k=8", steps=60, budgets="never")
+    (planned,) = plan(options, [method], by="steps").methods
+    measured = train(options)
+    assert [stage.steps for stage in planned.stages] == [stage["steps"] for stage in measured["stages"]]
+    assert planned.steps == measured["steps"]
+    assert planned.tokens == pytest.approx(measured["tokens"], rel=within)
+
+
 def test_model_folder_needs_nothing_of_ours(tmp_path: Path):
     train(TINY, 0, Run(tmp_path / "run"))
     folder = tmp_path / "run" / "model"
@@ -254,104 +232,6 @@ def test_plain_trainer(tmp_path: Path):
             trainer(tmp_path / "wrong", **wrong)[1].train()
     work.save(tmp_path / "model", whole.model)
     assert AutoTokenizer.from_pretrained(tmp_path / "model").eos_token == "[EOS]"
-
-
-# Kill -9, Ctrl-C, damage
-
-
-def content(run: Run) -> tuple:
-    metrics = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
-    result = {key: value for key, value in run.result.items() if key != "seconds"}
-    return (run.path / "model" / "model.safetensors").read_bytes(), metrics, result
-
-
-def test_killed_at_random_moments(tmp_path: Path):
-    """Same weights, same stages, same data order; checkpoints neither at evaluations nor at a stage's end."""
-    options = replace(TINY, advance="accuracy", threshold=0.4, stop_at=0.9, steps=60, stage_steps=9, first_steps=20)
-
-    def command(out: Path) -> list[str]:
-        return words(options, out, "--resume", "--checkpoint-steps", "5")
-
-    assert not killed(command(tmp_path / "warm-up"), 300)
-    began = time.monotonic()
-    assert not killed(command(tmp_path / "left-alone"), 300)
-    whole = time.monotonic() - began
-    moments = random.Random(0)
-    count = attempt = 0
-    while count < 8:
-        attempt += 1
-        out = tmp_path / f"killed-{attempt}"
-        while killed(command(out), moments.uniform(0.3 * whole, whole)):
-            count += 1
-        assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
-
-
-def test_ctrl_c_saves_and_resumes(tmp_path: Path):
-    options = replace(TINY, steps=2000, stage_steps=700, eval_every=50)
-    argv = [sys.executable, "-c", "from internalize.cli import run; run()"]
-    out = tmp_path / "run"
-    process = subprocess.Popen([*argv, *words(options, out)], stderr=subprocess.PIPE, text=True)
-    for _ in range(1200):
-        if (out / "metrics.jsonl").exists():
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume goes on"
-    assert whole_checkpoints(out / "checkpoint")
-    assert not Run(out).finished
-
-
-def stopped_run(tmp_path: Path) -> tuple[LmTrainOptions, Path, Path]:
-    """A run that was stopped after its first checkpoints."""
-    out = tmp_path / "stopped"
-
-    def stop(now: object) -> None:
-        if now.done >= 12:  # pyright: ignore[reportAttributeAccessIssue]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(TINY, 0, Run(out), checkpoint_steps=5, report=stop)
-    return TINY, out, whole_checkpoints(out / "checkpoint")[-1]
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", PLACE])
-def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
-    options, out, checkpoint = stopped_run(tmp_path)
-    content = bytearray((checkpoint / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (checkpoint / name).write_bytes(content if name != PLACE else b"{}")
-    assert main(words(options, out, "--resume")) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len([line for line in said if "damaged" in line]) == 1
-    assert name in said[-1]
-
-
-def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
-    options, out, checkpoint = stopped_run(tmp_path)
-    (checkpoint / PLACE).unlink()
-    train(options, 0, Run(out), resume=True, checkpoint_steps=5)
-    train(options, 0, Run(tmp_path / "left-alone"))
-    assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
-
-
-def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Training is over at --stop-at, also for a run that was killed before it could say so."""
-    options = replace(TINY, steps=40, method="none", stop_at=0.01, consolidate=10, eval_every=5)
-    from internalize.lm import train as module
-
-    def fail(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(module, "_result", fail)
-        with pytest.raises(KeyboardInterrupt):
-            train(options, 0, Run(tmp_path / "killed"), checkpoint_steps=5)
-    train(options, 0, Run(tmp_path / "killed"), resume=True, checkpoint_steps=5)
-    train(options, 0, Run(tmp_path / "left-alone"))
-    assert content(Run(tmp_path / "killed")) == content(Run(tmp_path / "left-alone"))
-    assert Run(tmp_path / "killed").result["steps"] < 40
 
 
 def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):

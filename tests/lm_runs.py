@@ -1,0 +1,50 @@
+"""Shared by the tests of `lm train`: tiny options, and what a run came to."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from internalize.lm import LmTrainOptions
+from internalize.runs import Run
+
+TINY = LmTrainOptions(
+    data="parity:n=6,k=4",
+    layers=1,
+    width=16,
+    heads=2,
+    batch=8,
+    steps=24,
+    advance="steps",
+    stage_steps=8,
+    warmup=4,
+    eval_every=6,
+    eval_examples=16,
+    test_examples=32,
+)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def assert_same_weights(first: Path, second: Path, atol: float = 0) -> None:
+    torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=atol)
+
+
+def words(options: LmTrainOptions, out: Path, *more: str) -> list[str]:
+    """The command line of the options that differ from the default."""
+    default = LmTrainOptions()
+    argv = ["lm", "train", "--out", str(out), *more]
+    for name, value in options.as_json().items():
+        if value != default.as_json()[name]:
+            argv += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
+    return argv
+
+
+def content(run: Run) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]]:
+    """All of a run but its times."""
+    metrics = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
+    result = {key: value for key, value in run.result.items() if key != "seconds"}
+    return (run.path / "model" / "model.safetensors").read_bytes(), metrics, result

@@ -1,0 +1,108 @@
+"""Language models: kill -9, Ctrl-C and damage. A resumed run ends with the same bits as one that was left alone."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from internalize.cli import main
+from internalize.lm import LmTrainOptions
+from internalize.lm.callback import PLACE, whole_checkpoints
+from internalize.lm.train import train
+from internalize.runs import Run
+from tests.lm_runs import TINY, content, words
+from tests.test_resume import killed
+
+
+def test_killed_at_random_moments(tmp_path: Path):
+    """Same weights, same stages, same data order; checkpoints neither at evaluations nor at a stage's end."""
+    options = replace(TINY, advance="accuracy", threshold=0.4, stop_at=0.9, steps=60, stage_steps=9, first_steps=20)
+
+    def command(out: Path) -> list[str]:
+        return words(options, out, "--resume", "--checkpoint-steps", "5")
+
+    assert not killed(command(tmp_path / "warm-up"), 300)
+    began = time.monotonic()
+    assert not killed(command(tmp_path / "left-alone"), 300)
+    whole = time.monotonic() - began
+    moments = random.Random(0)
+    count = attempt = 0
+    while count < 8:
+        attempt += 1
+        out = tmp_path / f"killed-{attempt}"
+        while killed(command(out), moments.uniform(0.3 * whole, whole)):
+            count += 1
+        assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+def test_ctrl_c_saves_and_resumes(tmp_path: Path):
+    options = replace(TINY, steps=2000, stage_steps=700, eval_every=50)
+    argv = [sys.executable, "-c", "from internalize.cli import run; run()"]
+    out = tmp_path / "run"
+    process = subprocess.Popen([*argv, *words(options, out)], stderr=subprocess.PIPE, text=True)
+    for _ in range(1200):
+        if (out / "metrics.jsonl").exists():
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume goes on"
+    assert whole_checkpoints(out / "checkpoint")
+    assert not Run(out).finished
+
+
+def stopped_run(tmp_path: Path) -> tuple[LmTrainOptions, Path, Path]:
+    """A run that was stopped after its first checkpoints."""
+    out = tmp_path / "stopped"
+
+    def stop(now: object) -> None:
+        if now.done >= 12:  # pyright: ignore[reportAttributeAccessIssue]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(TINY, 0, Run(out), checkpoint_steps=5, report=stop)
+    return TINY, out, whole_checkpoints(out / "checkpoint")[-1]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", PLACE])
+def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    options, out, checkpoint = stopped_run(tmp_path)
+    content = bytearray((checkpoint / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (checkpoint / name).write_bytes(content if name != PLACE else b"{}")
+    assert main(words(options, out, "--resume")) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in said if "damaged" in line]) == 1
+    assert name in said[-1]
+
+
+def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
+    options, out, checkpoint = stopped_run(tmp_path)
+    (checkpoint / PLACE).unlink()
+    train(options, 0, Run(out), resume=True, checkpoint_steps=5)
+    train(options, 0, Run(tmp_path / "left-alone"))
+    assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Training is over at --stop-at, also for a run that was killed before it could say so."""
+    options = replace(TINY, steps=40, method="none", stop_at=0.01, consolidate=10, eval_every=5)
+    from internalize.lm import train as module
+
+    def fail(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "_result", fail)
+        with pytest.raises(KeyboardInterrupt):
+            train(options, 0, Run(tmp_path / "killed"), checkpoint_steps=5)
+    train(options, 0, Run(tmp_path / "killed"), resume=True, checkpoint_steps=5)
+    train(options, 0, Run(tmp_path / "left-alone"))
+    assert content(Run(tmp_path / "killed")) == content(Run(tmp_path / "left-alone"))
+    assert Run(tmp_path / "killed").result["steps"] < 40
