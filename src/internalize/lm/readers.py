@@ -66,7 +66,7 @@ def read_examples(
 
 
 def from_dataset(
-    rows: Iterable[Mapping[str, Any]], *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
+    rows: Iterable[Any], *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
 ) -> list[Example]:
     """The examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line.
 

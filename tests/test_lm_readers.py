@@ -1,0 +1,235 @@
+"""Files and data sets of examples: what is read, what is refused and why, and that what is written comes back."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from internalize.errors import InputError
+from internalize.lm.example import Example
+from internalize.lm.readers import MAX_LINE, from_dataset, json_line, read_examples, scan, text_line, write_examples
+from internalize.lm.tasks import get_task
+
+DUCKS = Example("Janet’s ducks lay 16 eggs.  How much?", ("<<16-3-4=9>>", "<<9*2=18>>"), "18")
+GOOD_TEXT = "Janet’s ducks lay 16 eggs.  How much?||<<16-3-4=9>> <<9*2=18>> #### 18"
+
+BAD_TEXT: dict[str, tuple[bytes, str]] = {
+    "blank": (b"   ", "the line is empty"),
+    "no bars": (b"1 + 1 #### 2", "no '||'"),
+    "two bars": (b"a||b||c #### 2", "2 times '||'"),
+    "no sharps": (b"a||b c", "no '####'"),
+    "two sharps": (b"a||b #### 2 #### 3", "2 times '####'"),
+    "wrong order": (b"a #### b || c", "'####' comes before '||'"),
+    "no question": (b" ||b #### 2", "the question is empty"),
+    "no answer": (b"a||b ####  ", "the answer is empty"),
+    "latin": (b"caf\xe9||b #### 2", "not UTF-8 at byte 4"),
+    "outside": (b"a||so <<1+1=2>> #### 2", "text outside of <<…>>: 'so'"),
+    "unclosed": (b"a||<<1+1=2 #### 2", "text outside of <<…>>: '<<1+1=2'"),
+    "nothing inside": (b"a||<<>> #### 2", "an empty <<>>"),
+    "NUL": (b"a||b\0c #### 2", "NUL character"),
+    "long": (b"a" * (MAX_LINE + 1), f"longer than {MAX_LINE} bytes"),
+    "longer": (b"a" * (3 * MAX_LINE), f"longer than {MAX_LINE} bytes"),
+}
+BAD_JSON: dict[str, tuple[bytes, str]] = {
+    "blank": (b"", "the line is empty"),
+    "no JSON": (b"a||b #### 2", "not JSON: Expecting value"),
+    "cut": (b'{"question": "a"', "not JSON"),
+    "deep": (b"[" * 100_000, "not JSON"),
+    "list": (b'["a", [], "2"]', "not a JSON object but a list"),
+    "null": (b"null", "not a JSON object but null"),
+    "NaN": (b'{"question": "a", "steps": [], "answer": NaN}', "NaN is no number of JSON"),
+    "no question": (b'{"steps": [], "answer": "2"}', "no 'question'"),
+    "no steps": (b'{"question": "a", "answer": "2"}', "no 'steps'"),
+    "no answer": (b'{"question": "a", "steps": []}', "no 'answer'"),
+    "number": (b'{"question": "a", "steps": [], "answer": 2}', "'answer' is a number, not a string"),
+    "one string": (b'{"question": "a", "steps": "b", "answer": "2"}', "'steps' is a string, not a list"),
+    "step": (b'{"question": "a", "steps": ["b", 3], "answer": "2"}', "step 2 is a number"),
+    "empty step": (b'{"question": "a", "steps": ["b", " "], "answer": "2"}', "a step is empty"),
+    "empty answer": (b'{"question": "a", "steps": [], "answer": ""}', "the answer is empty"),
+    "few levels": (b'{"question": "a", "steps": ["b", "c"], "answer": "2", "levels": [1]}', "1 levels for 2 steps"),
+    "levels": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": 1}', "'levels' is a number"),
+    "float": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [1.5]}', "the level '1.5' is a number"),
+    "bool": (
+        b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [true]}',
+        "the level 'True' is true or false",
+    ),
+    "below": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [-1]}', "the level -1 is below 0"),
+    "NUL": (b'{"question": "a\\u0000", "steps": ["b"], "answer": "2"}', "NUL character"),
+    "surrogate": (b'{"question": "\\ud800", "steps": ["b"], "answer": "2"}', "half of a surrogate pair"),
+    "latin": (b'{"question": "caf\xe9"}', "not UTF-8 at byte 18"),
+    "sharps": (b'{"question": "a", "answer": "b #### 2 #### 3"}', "'####' more than once"),
+    "long": (b'{"question": "' + b"a" * MAX_LINE + b'"}', f"longer than {MAX_LINE} bytes"),
+}
+FORMATS = [("bad.txt", GOOD_TEXT.encode(), BAD_TEXT), ("bad.jsonl", json_line(DUCKS).encode(), BAD_JSON)]
+CASES = [(name, *case) for name, _, cases in FORMATS for case in cases.values()]
+
+
+@pytest.mark.parametrize(("name", "line", "reason"), CASES)
+def test_each_bad_line_has_its_reason(tmp_path: Path, name: str, line: bytes, reason: str):
+    path = tmp_path / name
+    path.write_bytes(line + b"\n")
+    examples, (problem,) = scan(path)
+    assert examples == []
+    assert problem.line == 1
+    assert problem.file == str(path)
+    assert reason in problem.reason
+    assert len(problem.reason) < 300
+
+
+@pytest.mark.parametrize(("name", "good", "cases"), FORMATS)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_file_with_every_bad_line(
+    tmp_path: Path, name: str, good: bytes, cases: dict[str, tuple[bytes, str]], end: bytes
+):
+    path = tmp_path / name
+    lines = [line for bad, _ in cases.values() for line in (good, bad)]
+    path.write_bytes(b"\xef\xbb\xbf" + end.join(lines) + end + good)  # the last line without its end
+    examples, problems = scan(path)
+    assert examples == [DUCKS] * (len(cases) + 1)
+    assert [problem.line for problem in problems] == list(range(2, 2 * len(cases) + 1, 2))
+    for problem, (_, reason) in zip(problems, cases.values(), strict=True):
+        assert reason in problem.reason
+
+    with pytest.raises(InputError) as error:
+        read_examples(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: {len(cases)} of {2 * len(cases) + 1} lines are bad: line 2: ")
+    assert f"({len(cases) - 3} more)" in message
+    assert f"`internalize lm data --check {path}` lists them all; --skip-bad leaves them out" in message
+    assert "\n" not in message
+
+    said: list[str] = []
+    assert read_examples(path, skip_bad=True, say=said.append) == examples
+    assert said == [f"{path}: {len(cases)} of {2 * len(cases) + 1} lines are bad and left out"]
+
+
+def test_a_line_of_exactly_the_limit_is_read(tmp_path: Path):
+    path = tmp_path / "long.txt"
+    for end in (b"", b"\n", b"\r\n"):
+        path.write_bytes(b"a" * (MAX_LINE - 10) + b"||b #### 2" + end)
+        (example,), problems = scan(path)
+        assert problems == []
+        assert len(example.question) == MAX_LINE - 10
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "", "empty.txt", "empty.jsonl"])
+def test_no_file_no_examples(tmp_path: Path, name: str):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError, match=r"cannot read .*: (No such file|Is a directory)|is empty"):
+        read_examples(tmp_path / name)
+
+
+def test_only_bad_lines_are_an_error_even_when_skipped(tmp_path: Path):
+    path = tmp_path / "bad.txt"
+    path.write_text("a\n")
+    with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):
+        read_examples(path, skip_bad=True)
+
+
+def test_text_steps(tmp_path: Path):
+    path = tmp_path / "some.txt"
+    path.write_text("a b||1 0  + 2 #### 3\nq|| #### 26\nq||<<1+1=2>><<2 * 2 = 4>> #### 1,000\n")
+    assert read_examples(path) == [
+        Example("a b", ("1", "0", "+", "2"), "3"),
+        Example("q", (), "26"),
+        Example("q", ("<<1+1=2>>", "<<2 * 2 = 4>>"), "1,000"),
+    ]
+
+
+GSM8K = {
+    "question": "Natalia sold clips to 48 friends.  How many?",
+    "answer": "She sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72 clips.\n#### 1,072",
+}
+
+
+def test_gsm8k_as_published(tmp_path: Path):
+    expected = Example(GSM8K["question"], ("<<48/2=24>>", "<<48+24=72>>"), "1,072")
+    assert from_dataset([GSM8K]) == [expected]
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({**GSM8K, "id": 3}) + "\n")
+    assert read_examples(path) == [expected]
+
+
+def test_from_a_dataset():
+    parity = get_task("parity:n=8,k=4", 0).examples("train", 0, 5)
+    rows = [dataclasses.asdict(example) for example in parity]
+    assert from_dataset(datasets.Dataset.from_list(rows)) == parity
+    assert from_dataset(datasets.Dataset.from_list(rows).with_format("numpy")) == parity
+    assert from_dataset(datasets.Dataset.from_list([GSM8K])) == from_dataset([GSM8K])
+    text = {"question": DUCKS.question, "steps": "<<16-3-4=9>> <<9*2=18>>", "answer": "18", "levels": None}
+    assert from_dataset(datasets.Dataset.from_list([text])) == [DUCKS]
+
+
+def test_bad_rows_have_numbers():
+    rows = [{"question": "a", "steps": ("b",), "answer": "2"}, {"question": "a", "steps": None, "answer": "2"}, {}]
+    with pytest.raises(InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: no 'question'"):
+        from_dataset(rows)
+    said: list[str] = []
+    assert from_dataset(rows, skip_bad=True, say=said.append) == [Example("a", ("b",), "2")]
+    assert "2 of 3 rows" in said[0]
+    with pytest.raises(InputError, match="is empty"):
+        from_dataset([])
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8).filter(
+    str.strip
+)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(texts, st.lists(texts, max_size=4), texts, st.booleans()), min_size=1, max_size=4))
+def test_json_lines_come_back(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, list[str], str, bool]]):
+    path = tmp_path_factory.mktemp("back") / "some.jsonl"
+    examples = [Example(q, tuple(s), a, tuple(range(len(s))) if levels else None) for q, s, a, levels in rows]
+    write_examples(path, examples)
+    assert read_examples(path) == examples
+
+
+@settings(max_examples=60)
+@given(texts, st.lists(texts, max_size=4), texts)
+def test_text_comes_back_or_is_refused(tmp_path_factory: pytest.TempPathFactory, q: str, steps: list[str], a: str):
+    path = tmp_path_factory.mktemp("back") / "some.txt"
+    example = Example(q, tuple(steps), a)
+    try:
+        write_examples(path, [example])
+    except InputError:
+        assert not path.exists()
+    else:
+        assert read_examples(path) == [example]
+
+
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        (Example("a||b", (), "2"), "2 times '||'"),
+        (Example("a", ("b c",), "2"), "its 1 steps would become 2"),
+        (Example("a", ("b",), "2", (1,)), "its levels would be lost"),
+        (Example(" a", ("b",), "2"), "the question ' a' would become 'a'"),
+        (Example("a\nb", ("b",), "2"), "no line breaks"),
+        (Example("a\ud800", ("b",), "2"), "surrogates not allowed"),
+        (Example("a" * MAX_LINE, ("b",), "2"), "longer than"),
+        (Example("a", ("<<1=1>> so",), "2"), "text outside of <<…>>"),
+    ],
+)
+def test_text_that_would_not_come_back(tmp_path: Path, example: Example, reason: str):
+    with pytest.raises(InputError, match="example 2 could not be read back") as error:
+        write_examples(tmp_path / "some.txt", [DUCKS, example])
+    assert reason in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_published_text_is_written_on_request(tmp_path: Path):
+    path = tmp_path / "some.txt"
+    examples = get_task("multiply:digits=4", 0).examples("train", 0, 20)
+    with pytest.raises(InputError, match="steps would become"):
+        write_examples(path, examples)
+    write_examples(path, examples, keep_steps=False)
+    assert path.read_text().splitlines() == [text_line(example) for example in examples]
+    assert [len(example.steps) for example in read_examples(path)] == [46] * 20
+    with pytest.raises(InputError, match="cannot write"):
+        write_examples(tmp_path / "no" / "folder.jsonl", examples)

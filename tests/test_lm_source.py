@@ -1,0 +1,111 @@
+"""Examples by position: every epoch another order, nothing held out is trained on."""
+
+from pathlib import Path
+
+import pytest
+
+from internalize.errors import InputError
+from internalize.lm.example import Example
+from internalize.lm.readers import read_examples, write_examples
+from internalize.lm.source import eval_examples, of_examples, open_source
+from internalize.lm.tasks import get_task
+
+
+def numbered(path: Path, count: int, questions: int | None = None) -> Path:
+    """A file of so many examples, whose questions repeat after so many."""
+    write_examples(path, [Example(f"q{i % (questions or count)}", (f"s{i}",), f"a{i}") for i in range(count)])
+    return path
+
+
+def test_each_epoch_is_another_order_of_everything(tmp_path: Path):
+    path = str(numbered(tmp_path / "some.txt", 50))
+    source = open_source(path, 3, held_out=5)
+    assert source.size == 45
+    assert len(source.validation) == 5
+    assert source.spec == path
+    epochs = [[source.train(45 * epoch + i) for i in range(45)] for epoch in range(3)]
+    every = set(read_examples(path)) - set(source.validation)
+    for epoch in epochs:
+        assert set(epoch) == every
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    again = open_source(path, 3, held_out=5)
+    assert again.validation == source.validation == source.test() == source.test(100)
+    assert source.test(2) == source.validation[:2]
+    assert [again.train(position) for position in (130, 7, 60)] == [epochs[2][40], epochs[0][7], epochs[1][15]]
+    other = open_source(path, 4, held_out=5)
+    assert other.validation != source.validation
+    assert len(source.training_sample(10)) == 10
+    assert set(source.training_sample(1000)) == every
+    with pytest.raises(InputError, match="position=-1 is below 0"):
+        source.train(-1)
+
+
+def test_copies_of_held_out_questions_do_not_train(tmp_path: Path):
+    said: list[str] = []
+    source = open_source(str(numbered(tmp_path / "some.txt", 60, questions=20)), 0, held_out=3, say=said.append)
+    held = {example.question for example in source.validation}
+    assert source.size is not None
+    assert not held & {source.train(position).question for position in range(source.size)}
+    copies = 60 - 3 - source.size
+    assert copies == 3 * len(held) - 3
+    assert said == [f"{source.spec}: {copies} examples are left out of training because their questions are held out"]
+
+
+def test_a_validation_file_is_held_out(tmp_path: Path):
+    data, held = numbered(tmp_path / "some.txt", 30), numbered(tmp_path / "held.txt", 10)
+    said: list[str] = []
+    source = open_source(str(data), 0, validation=str(held), held_out=4, say=said.append)
+    assert source.validation == read_examples(held)[:4]
+    assert source.test() == read_examples(held)[4:]
+    assert source.size == 20
+    assert "10 examples are left out" in said[0]
+    with pytest.raises(InputError, match="all of its 10 examples have held-out questions"):
+        open_source(str(held), 0, validation=str(data))
+
+
+def test_a_validation_file_is_held_out_of_a_task(tmp_path: Path):
+    task = get_task("parity:n=8,k=4", 0)
+    held = task.examples("train", 0, 40)
+    write_examples(tmp_path / "held.jsonl", held)
+    source = open_source(task.spec, 0, validation=str(tmp_path / "held.jsonl"))
+    assert source.validation == held
+    assert not {e.question for e in held} & {source.train(position).question for position in range(400)}
+
+
+def test_no_more_than_a_tenth_is_held_out(tmp_path: Path):
+    said: list[str] = []
+    source = open_source(str(numbered(tmp_path / "some.txt", 30)), 0, say=said.append)
+    assert len(source.validation) == 3
+    assert "3 of its 30 examples are held out for validation, not 512" in said[0]
+    assert source.test() == source.validation
+    assert open_source(source.spec, 0, held_out=0).size == 30
+    both = open_source(source.spec, 0, tested=2)
+    assert (len(both.validation), len(both.test()), both.size) == (3, 2, 25)
+    assert not set(both.validation) & set(both.test())
+
+
+def test_examples_at_hand_are_as_a_file(tmp_path: Path):
+    path = numbered(tmp_path / "some.txt", 30)
+    examples = read_examples(path)
+    at_hand, of_file = of_examples(examples, 3, held_out=2), open_source(str(path), 3, held_out=2)
+    assert at_hand.validation == of_file.validation
+    assert [at_hand.train(i) for i in range(60)] == [of_file.train(i) for i in range(60)]
+    assert of_examples(examples, 3, validation=examples[:4]).size == 26
+    assert of_examples(examples, 3, validation=[]).validation == []
+    with pytest.raises(InputError, match="there are none"):
+        of_examples([], 3)
+    with pytest.raises(InputError, match="held_out=-1"):
+        of_examples(examples, 3, held_out=-1)
+
+
+def test_what_to_evaluate_on(tmp_path: Path):
+    path = numbered(tmp_path / "some.txt", 30)
+    assert eval_examples(str(path), 0, 7) == read_examples(path)
+    assert eval_examples("parity", 2, 7) == open_source("parity", 2).test(7)
+    for data in ("party:n=3", str(tmp_path / "none.txt"), "a" * 5000):
+        with pytest.raises(InputError, match=r"neither a file nor a task; the tasks are parity:n|cannot read"):
+            open_source(data, 0)
+    with pytest.raises(InputError, match="held_out=-1"):
+        open_source("parity", 0, held_out=-1)
+    with pytest.raises(InputError, match="say how many"):
+        open_source("parity", 0).test()
