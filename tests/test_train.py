@@ -2,6 +2,9 @@
 
 import json
 import signal
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,6 +86,43 @@ def test_all_curricula_solve_a_small_task(curriculum):
         # Without supervision of the nodes the tree's own pairing is not found, only one that works as well.
         assert (result["min_child_attention"] > 0.4) == (curriculum != "none")
     assert len(Training(options, [0]).stages) == {"none": 1, "cot": 1, "icot": 3, "log-icot": 2}[curriculum]
+
+
+def test_stages_that_end_when_their_level_is_learned(tmp_path: Path):
+    """Log-ICoT and ICoT are then the same run: ICoT's stages after the first of a level are over before they begin."""
+    options = TrainOptions(n=12, k=8, steps=60, batch=200, advance="accuracy", eval_every=5, eval_samples=500)
+    runs = {method: Run(tmp_path / method) for method in ("log-icot", "icot", "none")}
+    for method, run in runs.items():
+        (result,) = train(replace(options, curriculum=method), [1], [run])
+        assert result["steps"] == 180  # the same for all
+    for name, W in runs["log-icot"].weights().items():
+        assert torch.equal(runs["icot"].weights()[name], W)
+    updates = {method: Counter(m["stage"] for m in run.metrics()) for method, run in runs.items()}
+    assert sorted(updates["icot"]) == [1, 2, 3, 4, 5, 6, 7]
+    assert [updates["icot"][stage] for stage in (2, 3, 4, 6)] == [1, 1, 1, 1]  # an evaluation, and no update
+    lines = runs["log-icot"].metrics()
+    for last, first in pairwise(lines):
+        if first["stage"] > last["stage"]:
+            assert last["level_accuracy"][last["stage"] - 1] >= 0.99
+            assert last["step"] == first["step"]
+    assert lines[-1]["accuracy"] == 1.0
+
+
+def test_a_stage_that_is_not_learned_takes_what_is_left(tmp_path: Path):
+    """At too small a rate the first stage goes on to the end; no later one is entered. Stopped and resumed, the same."""
+    options = TrainOptions(n=12, k=8, steps=20, lr=1e-4, batch=50, advance="accuracy", eval_every=5, eval_samples=50)
+    alone, stopped = Run(tmp_path / "alone"), Run(tmp_path / "stopped")
+    train(options, [1], [alone])
+    assert [(m["stage"], m["step"]) for m in alone.metrics()] == [(1, step) for step in range(0, 65, 5)]
+
+    def stop(now: Progress) -> None:
+        if now.done == 30:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(options, [1], [stopped], report=stop)
+    train(options, [1], [stopped], resume=True)
+    assert torch.equal(stopped.weights()["W1"], alone.weights()["W1"])
 
 
 def test_cot_run_says_its_form(tmp_path: Path):

@@ -23,7 +23,7 @@ def group_runs(runs: Iterable[Run]) -> Groups:
             raise InputError(f"{run.path} holds a run of kind {config.get('kind')!r}, not 'train'")
         if not run.finished:
             raise InputError(f"{run.path} is not finished: it has no result.json; continue it with --resume")
-        group = groups.setdefault(_options(run, config), {})
+        group = groups.setdefault(options_of(run), {})
         seed: int = config["seed"]
         if seed in group:
             raise InputError(f"{group[seed].path} and {run.path} are the same run, seed {seed}; give one of them")
@@ -44,11 +44,15 @@ def one_group(runs: Sequence[Run]) -> TrainOptions:
     return next(iter(groups))
 
 
-def _options(run: Run, config: dict[str, Any]) -> TrainOptions:
+def options_of(run: Run) -> TrainOptions:
+    """The options that a training run was made with."""
+    config = run.config
     names = [field.name for field in fields(TrainOptions)]
     missing = [name for name in (*names, "seed", "secret") if name not in config]
     if missing:
         raise InputError(f"{run.path / 'config.json'} has no {missing[0]!r}")
     values: dict[str, Any] = {name: config[name] for name in names}
     values["boundaries"] = tuple(values["boundaries"])
+    if config["curriculum"] == "cot":
+        values["gates"] = TrainOptions.gates  # the file says what its one-layer model has
     return TrainOptions(**values)

@@ -4,14 +4,17 @@ line and, resolved, the run's ``config.json``. No torch here, so that ``--help``
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from internalize.counter import check_seed
 from internalize.curriculum import Curriculum, Method
 from internalize.errors import InputError
 
 Dtype = Literal["float32", "float64"]
-Grid = Literal["1", "K"]
+Grid = Literal["none", "1", "K"]
+Mask = Literal["level", "causal"]
+FixedGates = Literal["paper", "ones", "cot"]
+Gates = Literal["paper", "ones", "cot", "learned", "input"]
 Rate = Literal["paper", "calibrated"]
 Oracle = Literal["none", "random", "adversarial"]
 
@@ -20,13 +23,67 @@ MAX_SAMPLES = 2**53
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """Train by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
+class ModelOptions:
+    """The model of Definition 3, and one departure from it at a time: an ablation, or a part that is learned."""
 
     n: int = 30
     """Number of input bits."""
     k: int = 16
     """Size of the secret set, a power of two. The model has log2 k layers."""
+    mask: Mask = "level"
+    """Whom a node sees: the positions of lower levels (the paper's), or all earlier positions."""
+    gates: Gates = "paper"
+    """Who takes a layer's update: the level that it writes (the paper's), all positions, all nodes (cot), or what is learned:
+    one gate a layer and position, or gates that also depend on the state and its update (input, as in GTrXL)."""
+    link: str = "cosine"
+    """Link function: cosine (the paper's), quartic, or mlp: a small trained network in its place."""
+    value: Literal["fixed", "learned"] = "fixed"
+    """learned: each layer scales what it reads by a trained number."""
+    output: Literal["shift", "residual", "streams"] = "shift"
+    """Where a layer reads and writes: the next block (the paper's shift); one residual stream; several, with trained weights
+    for reading, writing and mixing them (hyper-connections)."""
+    tokens: Literal["auto", "shown", "hidden"] = "auto"
+    """Whether the input shows the tokens that a stage supervises (the paper's does). Learned gates would copy them: auto hides
+    them exactly if something other than the attention is learned. Hidden, the loss is on the level in training alone."""
+    gate_bias: float = -2.0
+    """For learned gates: their logits at the start. Negative: carry first."""
+    gate_penalty: float = 0.001
+    """For learned gates: weight in the loss of the sum of all gates, so that a position writes only where that pays."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if not math.isfinite(self.gate_bias):
+            raise InputError(f"gate_bias={self.gate_bias} must be a finite number")
+        if not (math.isfinite(self.gate_penalty) and self.gate_penalty >= 0):
+            raise InputError(f"gate_penalty={self.gate_penalty} must be a finite number from 0 up")
+
+    @property
+    def as_in_paper(self) -> bool:
+        """Whether this is Definition 3 itself, which has the fast level form."""
+        return (self.mask, self.gates, self.value, self.output, self.shows) == (
+            "level",
+            "paper",
+            "fixed",
+            "shift",
+            True,
+        ) and (self.link != "mlp")
+
+    @property
+    def shows(self) -> bool:
+        """Whether the input shows the supervised tokens."""
+        if self.tokens != "auto":
+            return self.tokens == "shown"
+        return (
+            (self.value, self.output) == ("fixed", "shift")
+            and self.link != "mlp"
+            and self.gates not in ("learned", "input")
+        )
+
+
+@dataclass(frozen=True)
+class TrainOptions(ModelOptions):
+    """Train by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
+
     curriculum: Method = "log-icot"
     """How the chain of thought is taken away. `cot` trains the one-layer model that writes its chain."""
     chunk: int = 1
@@ -35,6 +92,11 @@ class TrainOptions:
     """For icot: numbers of hidden steps after the first stage, in place of a chunk."""
     steps: int = 500
     """Gradient steps a stage."""
+    advance: Literal["steps", "accuracy"] = "steps"
+    """steps: every stage has --steps. accuracy: a stage ends once the level it trains is right on a share of --threshold of the
+    held-out samples, and the last one goes on until --steps times log2 k are made in all."""
+    threshold: float = 0.99
+    """For --advance accuracy."""
     batch: int = 500
     """Fresh samples a gradient step."""
     lr: float = 0.1
@@ -45,13 +107,18 @@ class TrainOptions:
     """Steps between evaluations. There is always one directly after a stage begins, before any update."""
     eval_samples: int = 2000
     """Held-out samples, the same at every evaluation."""
-    link: str = "cosine"
-    """Link function: cosine (the paper's) or quartic."""
     dtype: Dtype = "float32"
     """Precision of weights and arithmetic."""
 
     def __post_init__(self) -> None:
+        ModelOptions.__post_init__(self)
         self.schedule()
+        if self.curriculum == "cot" and not self.as_in_paper:
+            raise InputError(
+                "cot is a model of its own: mask, gates, value, output, tokens and --link mlp are not for it"
+            )
+        if not 0 < self.threshold <= 1:
+            raise InputError(f"threshold={self.threshold} is a share of samples, above 0 and at most 1")
         at_least = {"steps": 0, "batch": 1, "eval_every": 1, "eval_samples": 1}
         for name, least in at_least.items():
             if getattr(self, name) < least:
@@ -77,7 +144,7 @@ class StepOptions:
     K: float | None = None
     """Amplitude: what a child's weight becomes. Default: the least that bounds the final error and freezes layers."""
     grid: Grid = "K"
-    """Weights are rounded to multiples of 1 (as in the paper) or of K."""
+    """Weights are rounded to multiples of 1 (as in the paper), of K, or not at all."""
     rate: Rate = "calibrated"
     """Learning rate: the paper's K n_t²/(2c), or the same over the exact signal."""
     oracle: Oracle = "none"
@@ -94,6 +161,12 @@ class SolveOptions(StepOptions):
 
     seed: int = 0
     """Decides the secret set, all samples and the oracle's random error."""
+    curriculum: Method = "log-icot"
+    """How the chain of thought is taken away: one gradient step a stage. `cot` is the one-layer model that writes its chain."""
+    mask: Mask = "level"
+    """Whom a node sees: the positions of lower levels (the paper's), or all earlier positions."""
+    gates: FixedGates = "paper"
+    """Who takes a layer's update: the level that it writes (the paper's), all positions, or all nodes (cot)."""
     samples: int | None = None
     """Fresh samples a stage. Default: enough for a predicted failure probability of at most 1e-6."""
     dtype: Dtype = "float32"
@@ -122,6 +195,10 @@ class SolveOptions(StepOptions):
             raise InputError(
                 f"samples={self.samples}, K={self.K}: the paper's preset sets both from epsilon (Theorem 1)"
             )
+        if self.curriculum == "cot" and (self.mask, self.gates) != ("level", "paper"):
+            raise InputError(
+                f"mask={self.mask}, gates={self.gates}: the one-layer model of --curriculum cot has its own (section 1.1)"
+            )
 
 
 def check_epsilon(epsilon: float) -> float:
@@ -148,3 +225,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"seeds={text!r} must name at least one seed, and none twice")
     return tuple(check_seed(seed) for seed in seeds)
+
+
+def check_choices(options: object) -> None:
+    """Refuse a value that is none of its field's. The command line does so by itself; Python does not."""
+    for name, kind in get_type_hints(type(options)).items():
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and (value := getattr(options, name)) not in choices:
+            raise InputError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")

@@ -4,10 +4,11 @@
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args
 
 from internalize.curriculum import Curriculum, Side
 from internalize.errors import InputError
+from internalize.options import check_choices
 
 Method = Literal["none", "cot", "icot", "icot-steps", "log-icot", "pause"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
@@ -47,7 +48,7 @@ class CurriculumOptions:
     """For pad: fraction of the examples whose hidden slots still have to predict their tokens."""
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check_choices(self)
         self.curriculum()
         for name in ("replay", "hidden_loss"):
             value: float = getattr(self, name)
@@ -93,14 +94,6 @@ class CurriculumOptions:
         return self.method == "pause" or (self.removal == "pad" and self.method != "none")
 
 
-def _check_choices(options: object) -> None:
-    """Refuse a value that is none of its field's. The command line does so by itself; Python does not."""
-    for name, kind in get_type_hints(type(options)).items():
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        if choices and (value := getattr(options, name)) not in choices:
-            raise InputError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
-
-
 @dataclass(frozen=True)
 class ScheduleOptions:
     """When the stages change and when training ends."""
@@ -128,7 +121,7 @@ class ScheduleOptions:
     """A new optimizer at each stage (Deng et al.)."""
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check_choices(self)
         for name, least in {"steps": 1, "stage_steps": 1, "first_steps": 1, "consolidate": 0}.items():
             value: int | None = getattr(self, name)
             if value is not None and value < least:

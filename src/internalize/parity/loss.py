@@ -8,6 +8,7 @@ from torch import Tensor
 
 from internalize.parity.stages import ParityStage
 from internalize.parity.transformer import LevelTransformer
+from internalize.parity.tree import Levels
 
 
 def stage_loss(
@@ -16,6 +17,16 @@ def stage_loss(
     """Squared error on the supervised positions, summed over them, averaged over samples, halved: Eq. (loss-t)."""
     supervised = list(stage.supervised)
     error = output[..., supervised] - sequence[..., supervised]
+    return error.square().sum(dim=-1).mean(dim=-1) / 2
+
+
+def supervised_level_loss(
+    output: Float[Tensor, "*runs B T"], sequence: Float[Tensor, "*runs B T"], stage: ParityStage, levels: Levels
+) -> Float[Tensor, "*runs"]:
+    """The same sum over the supervised nodes of the readout's level alone: what is left where the input hides all nodes."""
+    nodes = levels.nodes(stage.layers)
+    first = max(stage.supervised[0], nodes.start)
+    error = output[..., first : nodes.stop] - sequence[..., first : nodes.stop]
     return error.square().sum(dim=-1).mean(dim=-1) / 2
 
 

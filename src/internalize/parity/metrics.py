@@ -7,8 +7,10 @@
 | max_error       | the theorem's norm  | largest error of the root over the samples                    | Theorem 1    |
 | level_accuracy  | –                   | share of right signs, one number for each level of nodes      |              |
 | child_attention | Definition 4        | smallest attention on a true child, one number for each layer | appendix C.5 |
+| gate_distance   | Eq. (gating)        | mean distance of learned gates from the prescribed ones       | section 3.2  |
 
-All but ``child_attention`` are of the *inference input*, which shows no position of the chain.
+All but the last two are of the *inference input*, which shows no position of the chain. Each level is read after the layer
+that writes it, the root after the last: in the paper's model later layers leave a level alone, in others they may not.
 """
 
 from collections.abc import Sequence
@@ -19,24 +21,59 @@ from jaxtyping import Float
 from torch import Tensor
 
 from internalize.parity.cot import CoTTransformer
-from internalize.parity.transformer import LevelTransformer
-from internalize.parity.tree import ParityTree
+from internalize.parity.data import inference_input
+from internalize.parity.gates import paper_gates
+from internalize.parity.relaxed import RelaxedTransformer
+from internalize.parity.transformer import BlockTransformer, LevelTransformer
+from internalize.parity.tree import Levels, ParityTree
+
+Model = LevelTransformer | BlockTransformer | CoTTransformer
 
 
-def infer(model: LevelTransformer | CoTTransformer, bits: Float[Tensor, "*data B n"]) -> Float[Tensor, "*runs B T"]:
+def infer(model: Model, bits: Float[Tensor, "*data B n"]) -> Float[Tensor, "*runs B T"]:
     """Every node from the bits alone: in one pass, or by writing the chain."""
-    return model.states(bits) if isinstance(model, LevelTransformer) else model.generate(bits, by="level")
+    if isinstance(model, LevelTransformer):
+        return model.states(bits)
+    if isinstance(model, CoTTransformer):
+        return model.generate(bits, by="level")
+    by_layer = model.readouts(inference_input(bits, model.levels.T))
+    read = [by_layer[level][..., _slice(model.levels, level)] for level in range(model.levels.L + 1)]
+    return torch.cat([H.expand(*read[-1].shape[:-1], -1) for H in read], dim=-1)
 
 
-def layer_attention(model: LevelTransformer | CoTTransformer, layer: int) -> Float[Tensor, "*runs keys nodes"]:
+def layer_attention(model: Model, layer: int) -> Float[Tensor, "*runs keys nodes"]:
     """Attention of the nodes of level ``layer + 1`` over the positions below them."""
     if isinstance(model, LevelTransformer):
         return model.attention(layer)
     nodes, n = model.levels.nodes(layer + 1), model.levels.n
+    if isinstance(model, BlockTransformer):
+        return model.attention(layer)[..., : model.levels.level_end[layer], nodes.start : nodes.stop]
     return model.attention()[..., : model.levels.level_end[layer], nodes.start - n : nodes.stop - n]
 
 
-def child_attention(model: LevelTransformer | CoTTransformer, trees: Sequence[ParityTree]) -> Float[Tensor, "runs L"]:
+def gate_distance(gates: Float[Tensor, "runs L T"], levels: Levels) -> list[dict[str, float]]:
+    """Mean distance of each run's gates from the prescribed ones, by what a layer has to do with a position.
+
+    ``inputs``: the bits, to be kept. ``written``: the nodes that the layer writes. ``below``: nodes written before, to be
+    kept. ``above``: nodes that a later layer writes; nothing reads them before, so their gates are free.
+    """
+    level = torch.tensor([levels.level_of(m) for m in range(levels.T)])
+    written = torch.arange(1, levels.L + 1).unsqueeze(1)
+    distance = (gates.detach().cpu() - paper_gates(levels).to(gates.dtype)).abs()
+    parts = {
+        "inputs": (level == 0).expand(levels.L, -1),
+        "written": level == written,
+        "below": (level > 0) & (level < written),
+        "above": level > written,
+    }
+    return [{name: float(run[part].mean()) for name, part in parts.items() if bool(part.any())} for run in distance]
+
+
+def _slice(levels: Levels, level: int) -> slice:
+    return slice(levels.nodes(level).start, levels.nodes(level).stop)
+
+
+def child_attention(model: Model, trees: Sequence[ParityTree]) -> Float[Tensor, "runs L"]:
     """Smallest attention on a true child, for each run and layer."""
     columns: list[Tensor] = []
     for layer in range(model.levels.L):
@@ -48,18 +85,13 @@ def child_attention(model: LevelTransformer | CoTTransformer, trees: Sequence[Pa
 
 
 @torch.no_grad()
-def measure(
-    model: LevelTransformer | CoTTransformer, trees: Sequence[ParityTree], sequence: Float[Tensor, "runs B T"]
-) -> list[dict[str, Any]]:
+def measure(model: Model, trees: Sequence[ParityTree], sequence: Float[Tensor, "runs B T"]) -> list[dict[str, Any]]:
     """The measurements of every run on the true sequences of its samples."""
     levels = model.levels
     output = infer(model, sequence[..., : levels.n])
     right = (output * sequence > 0).to(output.dtype)
     error = output[..., -1] - sequence[..., -1]
-    by_level = [
-        right[..., levels.nodes(level).start : levels.nodes(level).stop].mean((-1, -2))
-        for level in range(1, levels.L + 1)
-    ]
+    by_level = [right[..., _slice(levels, level)].mean((-1, -2)) for level in range(1, levels.L + 1)]
     columns: dict[str, list[Any]] = {
         "level_accuracy": torch.stack(by_level, dim=-1).tolist(),
         "accuracy": right[..., -1].mean(-1).tolist(),
@@ -67,4 +99,6 @@ def measure(
         "max_error": error.abs().amax(-1).tolist(),
         "child_attention": child_attention(model, trees).tolist(),
     }
+    if isinstance(model, RelaxedTransformer) and (gates := model.gate_values()) is not None:
+        columns["gate_distance"] = gate_distance(gates, levels)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -15,12 +15,14 @@ from dataclasses import asdict, dataclass
 from torch import Tensor
 
 from internalize.errors import InputError
+from internalize.groups import options_of
 from internalize.interrupt import Interrupted, Interruptible
 from internalize.options import TrainOptions
 from internalize.parity.link import get_link
-from internalize.parity.training import Json, Training
+from internalize.parity.relaxed import HIDDEN
+from internalize.parity.stages import parity_stages
+from internalize.parity.training import Json, Training, make_model, named_parameters
 from internalize.parity.tree import Levels, ParityTree
-from internalize.parity.weights import level_weights
 from internalize.runs import Run, begin_runs
 
 CHECKPOINT_SECONDS = 3.0
@@ -64,7 +66,11 @@ def train(
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
     if runs is None:
-        return _train(Training(options, seeds, device), [], snapshots=False, report=report)
+        results: list[Json] = []
+        for first in range(0, len(seeds), together := _together(options)):
+            training = Training(options, seeds[first : first + together], device)
+            results += _train(training, [], snapshots=False, report=report)
+        return results
     if len(runs) != len(seeds):
         raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run has one of its own")
     _refuse_if_too_large(options)
@@ -83,10 +89,24 @@ def train(
 
 def run_config(options: TrainOptions, seed: int) -> Json:
     """What `config.json` says of a run."""
-    get_link(options.link)
+    if options.link != "mlp":
+        get_link(options.link)
     tree = ParityTree.draw(options.n, options.k, seed)
-    gates = "cot" if options.curriculum == "cot" else "paper"
-    return {**asdict(options), "seed": seed, "secret": list(tree.secret), "mask": "level", "gates": gates}
+    gates = "cot" if options.curriculum == "cot" else options.gates
+    supervised = "shown" if options.shows else "hidden"
+    resolved = {"gates": gates, "supervised_tokens": supervised}
+    return {**asdict(options), "seed": seed, "secret": list(tree.secret), **resolved}
+
+
+def _together(options: TrainOptions) -> int:
+    """How many runs are trained at once: as memory allows; one where runs of several stages may part ways."""
+    levels = Levels(options.n, options.k)
+    if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
+        return 1
+    states = 1 if options.as_in_paper or options.curriculum == "cot" else 4 * levels.L
+    if options.link == "mlp":
+        states *= HIDDEN
+    return max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T * states))
 
 
 def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int | None, list[Run]]]:
@@ -95,8 +115,7 @@ def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int |
     Runs that were trained together and killed while saving have the step before in common. In order of seeds, because
     the last bits of a run depend on its place.
     """
-    levels = Levels(options.n, options.k)
-    together = max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T))
+    together = _together(options)
     groups: list[tuple[int | None, list[Run]]] = []
     steps = {run: run.checkpoint_steps() for run in sorted(seeds, key=lambda run: seeds[run])}
     while steps:
@@ -124,19 +143,25 @@ def _restore(training: Training, runs: Sequence[Run], step: int | None, say: Cal
     for name, value in training.circumstances().items():
         if state.get(name) != value:
             say(f"resumed with {name} {value} where it was {state.get(name)}: the last bits will differ")
-    training.restore([tensors for tensors, _ in loaded], state["stage"], state["stage_step"], state["seconds"])
+    training.restore(
+        [tensors for tensors, _ in loaded],
+        stage=state["stage"],
+        step=state["stage_step"],
+        done=state["step"],
+        seconds=state["seconds"],
+    )
     training.latest = [run.metrics()[-1] for run in runs]
 
 
 def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor], state: Json) -> None:
     """Refuse a checkpoint that is not one of this training's: its place, and the shape and type of every tensor."""
-    stage, stage_step = state.get("stage"), state.get("stage_step")
+    stage, stage_step, options = state.get("stage"), state.get("stage_step"), training.options
     place = (
         type(stage) is int
         and type(stage_step) is int
         and 0 <= stage < len(training.stages)
-        and 0 <= stage_step <= training.options.steps
-        and stage * training.options.steps + stage_step == state["step"]
+        and 0 <= stage_step <= state["step"] <= training.total
+        and (options.advance == "accuracy" or stage * options.steps + stage_step == state["step"])
     )
     if not (place and isinstance(state.get("seconds"), int | float) and run.metrics()):
         raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage!r}, step {stage_step!r} of it")
@@ -153,7 +178,7 @@ def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor
 
 def check_finished(run: Run) -> None:
     """Refuse a finished training run whose files are damaged or do not belong together."""
-    config, result, metrics, weights = run.config, run.result, run.metrics(), run.weights()
+    result, metrics, weights = run.result, run.metrics(), run.weights()
     numbers = ("accuracy", "l2_error", "max_error", "min_child_attention", "steps", "samples", "seconds")
     if any(not isinstance(result.get(name), int | float) for name in numbers):
         raise InputError(
@@ -165,12 +190,14 @@ def check_finished(run: Run) -> None:
         raise InputError(
             f"{run.path / 'metrics.jsonl'} ends at step {metrics[-1]['step']}, the result at {result['steps']}"
         )
-    levels = Levels(config["n"], config["k"])
-    if config["gates"] == "cot":
-        if {name: tuple(W.shape) for name, W in weights.items()} != {"W": (levels.T, levels.k - 1)}:
-            raise InputError(f"{run.path / 'weights.safetensors'} has not the one matrix W of explicit CoT")
-    else:
-        level_weights(weights, levels, run.path / "weights.safetensors")
+    wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options_of(run), [0])).items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    where = run.path / "weights.safetensors"
+    for name in {**wanted, **found}:
+        if name not in found:
+            raise InputError(f"{where} has {', '.join(found)} but no {name}, which the options ask for")
+        if found[name] != wanted.get(name):
+            raise InputError(f"{where}: {name} has shape {found[name]}, not {wanted.get(name)} as the options ask")
 
 
 def _refuse_if_too_large(options: TrainOptions) -> None:
@@ -217,15 +244,15 @@ def _train(
         if not training.latest:
             evaluate()
         while True:
-            while training.step < training.options.steps:
+            while not training.stage_over:
                 training.update()
-                if training.step % training.options.eval_every == 0 or training.step == training.options.steps:
+                if training.step % training.options.eval_every == 0 or training.stage_over:
                     evaluate()
                 if interrupt.requested or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     save()
                 if interrupt.requested:
                     raise Interrupted("--resume goes on")
-            if training.stage + 1 == len(training.stages):
+            if training.last_stage:
                 break
             training.stage, training.step = training.stage + 1, 0
             evaluate()

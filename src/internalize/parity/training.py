@@ -5,12 +5,14 @@ r"""Runs in progress: the model, the optimizer and the place in the curriculum.
 | Training    | –              | runs with the same settings, one seed and secret set each        | section 4    |
 | stage, step | t              | counted from 0; the stage from 1 in metrics and messages         | section 3.1  |
 | update      | AdamW          | one step on a fresh batch of every run                           | appendix B.2 |
+| learned     | –              | whether the level in training is right often enough to go on     | –            |
 
 What the paper leaves open, settled here: every batch is fresh, the optimizer is not reset between stages, and a layer's
 counters start with its first gradient. The last is decisive. At stage t the layers above t get no gradient (None, not
 zero), so AdamW skips them; zero gradients would advance their bias correction, and n = 64, k = 32 would end at chance.
 
-Runs are trained together along the leading dimension. The loss is their sum, so no run's gradient knows of another.
+Runs are trained together along the leading dimension. The loss is their sum, so no run's gradient knows of another. Where
+accuracy decides when a stage ends, runs with several stages are trained one at a time.
 """
 
 import math
@@ -19,19 +21,20 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from internalize.counter import Stream
 from internalize.errors import InputError
 from internalize.options import TrainOptions
 from internalize.parity.cot import CoTTransformer
-from internalize.parity.data import add_trace, draw_bits
+from internalize.parity.data import add_trace, draw_bits, inference_input, stage_input
 from internalize.parity.link import get_link
-from internalize.parity.loss import level_loss, stage_loss
-from internalize.parity.metrics import measure
+from internalize.parity.loss import level_loss, stage_loss, supervised_level_loss
+from internalize.parity.metrics import Model, measure
+from internalize.parity.relaxed import RelaxedTransformer
 from internalize.parity.stages import parity_stages
 from internalize.parity.transformer import LevelTransformer
-from internalize.parity.tree import ParityTree
+from internalize.parity.tree import Levels, ParityTree
 from internalize.parity.weights import named_weights
 
 _AHEAD_BYTES = 32 * 2**20
@@ -53,38 +56,60 @@ class Training:
         self.trees = [ParityTree.draw(options.n, options.k, seed) for seed in self.seeds]
         self.levels = self.trees[0].levels
         self.stages = parity_stages(self.levels, options.schedule())
-        form = CoTTransformer if options.curriculum == "cot" else LevelTransformer
-        self.model = form(options.n, options.k, get_link(options.link), runs=(len(self.seeds),), dtype=self.dtype).to(
-            self.device
-        )
+        self.model = make_model(options, self.seeds).to(self.device)
+        self.parameters = named_parameters(self.model)
+        # Decay is for attention: it would pull a gate's logit to 0, which is half open, and a scale to nothing.
+        groups = [
+            {"params": [p for name, p in self.parameters.items() if name.startswith("W")]},
+            {"params": [p for name, p in self.parameters.items() if not name.startswith("W")], "weight_decay": 0.0},
+        ]
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay, fused=True
+            [group for group in groups if group["params"]], lr=options.lr, weight_decay=options.weight_decay, fused=True
         )
         self.stage = 0
         self.step = 0
         """Updates made in this stage."""
+        self.done = 0
+        """Updates made in all."""
         self.seconds = 0.0
         self.latest: list[Json] = []
         self._ahead: dict[int, Tensor] = {}
         self._validation = self._draw(0, options.eval_samples, "validation")
 
     @property
-    def done(self) -> int:
-        """Updates made in all."""
-        return self.stage * self.options.steps + self.step
-
-    @property
     def total(self) -> int:
         """Updates to make in all."""
-        return len(self.stages) * self.options.steps
+        return total_steps(self.options)
+
+    @property
+    def stage_over(self) -> bool:
+        """Whether the stage has had its updates, or has learned its level; the last one goes on to the end."""
+        if self.options.advance == "steps":
+            return self.step == self.options.steps
+        return self.done == self.total or (not self.last_stage and self.learned)
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether no stage follows: there is none, or no update is left for it."""
+        left = self.options.advance == "steps" or self.done < self.total
+        return self.stage + 1 == len(self.stages) or not left
+
+    @property
+    def learned(self) -> bool:
+        """Whether the level in training was right often enough at the latest evaluation, if it was now, in every run."""
+        level = self.stages[self.stage].layers - 1
+        return self.latest[0]["step"] == self.done and all(
+            metrics["level_accuracy"][level] >= self.options.threshold for metrics in self.latest
+        )
 
     def update(self) -> None:
         """One step of AdamW on a fresh batch of every run."""
-        loss = self._loss(self._batch(self.done)).sum()
+        loss = self._loss(self._batch(self.done)).sum() + self._penalty()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         self.step += 1
+        self.done += 1
 
     @torch.no_grad()
     def evaluate(self) -> None:
@@ -110,7 +135,19 @@ class Training:
         stage = self.stages[self.stage]
         if isinstance(self.model, LevelTransformer):
             return level_loss(self.model, sequence, stage)
-        return stage_loss(self.model(sequence), sequence, stage)
+        if isinstance(self.model, CoTTransformer):
+            return stage_loss(self.model(sequence), sequence, stage)
+        if self.options.shows:
+            return stage_loss(self.model(stage_input(sequence, stage), stage.layers), sequence, stage)
+        D = inference_input(sequence[..., : self.levels.n], self.levels.T)
+        return supervised_level_loss(self.model(D, stage.layers), sequence, stage, self.levels)
+
+    def _penalty(self) -> Tensor | float:
+        """The price of open gates in the layers that run: a position writes only where that pays."""
+        if not (self.options.gate_penalty and isinstance(self.model, RelaxedTransformer)):
+            return 0.0
+        gates = self.model.gate_values(self.stages[self.stage].layers)
+        return 0.0 if gates is None else self.options.gate_penalty * gates.sum()
 
     def _draw(self, start: int, count: int, stream: Stream) -> Float[Tensor, "runs B T"]:
         drawn = [
@@ -137,25 +174,23 @@ class Training:
 
     def weights(self, run: int) -> dict[str, Tensor]:
         """Weights of one run, under the contract's names."""
-        if isinstance(self.model, CoTTransformer):
-            return {"W": self.model.W[run]}
-        return named_weights([W[run] for W in self.model.W])
+        return {name: parameter.detach()[run] for name, parameter in self.parameters.items()}
 
     def state(self, run: int) -> dict[str, Tensor]:
         """All tensors of one run: weights, and the optimizer's moments and counters where it has any."""
         tensors = self.weights(run)
-        for name, parameter in zip(list(tensors), self.model.parameters(), strict=True):
+        for name, parameter in self.parameters.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{name}.{key}"] = value if key == "step" else value[run]
         return tensors
 
-    def restore(self, states: Sequence[dict[str, Tensor]], stage: int, step: int, seconds: float) -> None:
+    def restore(self, states: Sequence[dict[str, Tensor]], *, stage: int, step: int, done: int, seconds: float) -> None:
         """Put all runs where they were when they were saved."""
-        self.stage, self.step, self.seconds = stage, step, seconds
-        for name, parameter in zip(list(self.weights(0)), self.model.parameters(), strict=True):
+        self.stage, self.step, self.done, self.seconds = stage, step, done, seconds
+        for name, parameter in self.parameters.items():
             with torch.no_grad():
                 parameter.copy_(torch.stack([state[name] for state in states]))
-            keys = [key.partition(".")[2] for key in states[0] if key.startswith(f"{name}.")]
+            keys = [key.rpartition(".")[2] for key in states[0] if key.startswith(f"{name}.")]
             self.optimizer.state[parameter] = {
                 key: (
                     states[0][f"{name}.step"]
@@ -166,3 +201,29 @@ class Training:
             }
             if not keys:
                 del self.optimizer.state[parameter]
+
+
+def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:
+    """The model that the options ask for, at its start: in level form if it is the paper's."""
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    if options.curriculum == "cot":
+        return CoTTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
+    if options.as_in_paper:
+        return LevelTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
+    return RelaxedTransformer(options, seeds, dtype)
+
+
+def total_steps(options: TrainOptions) -> int:
+    """Updates of a run: so many a stage; where accuracy ends the stages, as many for every curriculum as for Log-ICoT."""
+    levels = Levels(options.n, options.k)
+    stages = levels.L if options.advance == "accuracy" else len(parity_stages(levels, options.schedule()))
+    return stages * options.steps
+
+
+def named_parameters(model: Model) -> dict[str, nn.Parameter]:
+    """All that is learned, by the contract's names."""
+    if isinstance(model, CoTTransformer):
+        return {"W": model.W}
+    if isinstance(model, RelaxedTransformer):
+        return model.named_weights()
+    return cast(dict[str, nn.Parameter], named_weights(list(model.W)))

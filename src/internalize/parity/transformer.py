@@ -31,8 +31,8 @@ from internalize.parity.link import COSINE, Link
 from internalize.parity.mask import MaskName, masked_softmax, named_mask
 from internalize.parity.tree import Levels
 
-GateFunction = Callable[[int, Tensor], Tensor]
-"""(layer, hidden states before it) → gates that broadcast to the states: for gates that look at the input."""
+GateFunction = Callable[[int, Tensor, Tensor], Tensor]
+"""(layer, hidden states before it, its update) → gates that broadcast to the states: for gates that look at the input."""
 
 
 class LevelTransformer(nn.Module):
@@ -103,7 +103,7 @@ class BlockTransformer(nn.Module):
         n: number of input bits.
         k: size of the secret set.
         mask: a name, or ``visible[key, query]``.
-        gates: a name, an L × T tensor, or a function of (layer, states). To learn them, give an ``nn.Parameter`` or an
+        gates: a name, an L × T tensor, or a function of (layer, states, update). To learn them, give an ``nn.Parameter`` or an
             ``nn.Module``: either becomes part of this module.
         link: the link function.
         runs: leading dimensions of the weights.
@@ -146,20 +146,30 @@ class BlockTransformer(nn.Module):
         layer = _writing_layer(self.levels, position)
         return self.attention(layer)[..., : self.levels.level_end[layer], position]
 
-    def gate(self, layer: int, H: Float[Tensor, "*runs B T"]) -> Tensor:
-        """Gates of a layer, broadcasting against the states H before it."""
+    def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
+        """Gates of a layer, broadcasting against the states H before it and its update Y."""
         if isinstance(self.gates, Tensor):
             return self.gates[..., layer, :].unsqueeze(-2)
-        return self.gates(layer, H)
+        return self.gates(layer, H, Y)
+
+    def update(self, layer: int, H: Float[Tensor, "*runs B T"]) -> Float[Tensor, "*runs B T"]:
+        """What a layer computes for every position, before the gates."""
+        return self.link(H @ self.attention(layer))
+
+    def readouts(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> list[Float[Tensor, "*runs B T"]]:
+        """Readouts before the first layer and after each of the first ``layers`` (default all)."""
+        check_width(D, self.levels)
+        found = [D]
+        for layer in range(_checked_layers(self.levels, layers)):
+            H = found[-1]
+            Y = self.update(layer, H)
+            g = self.gate(layer, H, Y)
+            found.append(g * Y + (1 - g) * H)
+        return found
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
         """Readout after ``layers`` layers (default all)."""
-        check_width(D, self.levels)
-        H = D
-        for layer in range(_checked_layers(self.levels, layers)):
-            g = self.gate(layer, H)
-            H = g * self.link(H @ self.attention(layer)) + (1 - g) * H
-        return H
+        return self.readouts(D, layers)[-1]
 
 
 def check_width(D: Tensor, levels: Levels) -> None:

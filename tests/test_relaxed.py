@@ -1,0 +1,280 @@
+"""relaxed.py: with nothing learned it is the paper's model; each learned part is what its formula says; and they can be trained."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from internalize import InputError
+from internalize.interrupt import Interrupted
+from internalize.options import ModelOptions, TrainOptions
+from internalize.parity import (
+    BlockTransformer,
+    LevelTransformer,
+    ParityTree,
+    add_trace,
+    draw_bits,
+    inference_input,
+    paper_gates,
+    stage_input,
+    stage_loss,
+)
+from internalize.parity.loss import supervised_level_loss
+from internalize.parity.metrics import gate_distance, infer, measure
+from internalize.parity.relaxed import RelaxedTransformer
+from internalize.parity.train import Progress, check_finished, train
+from internalize.parity.training import Training, make_model
+from internalize.runs import Run
+from tests.tiny import rewrite_result
+
+TREE = ParityTree.draw(8, 8, 3)
+LEARNED: dict[str, dict[str, Any]] = {
+    "gates": {"gates": "learned"},
+    "input gates": {"gates": "input"},
+    "value": {"value": "learned"},
+    "residual": {"output": "residual"},
+    "streams": {"output": "streams"},
+    "mlp": {"link": "mlp"},
+    "all": {"gates": "input", "value": "learned", "output": "streams", "link": "mlp", "mask": "causal"},
+}
+ABLATED: dict[str, dict[str, Any]] = {
+    "ones": {"gates": "ones"},
+    "cot gates": {"gates": "cot"},
+    "causal": {"mask": "causal"},
+    "hidden": {"tokens": "hidden"},
+}
+
+
+def relaxed(seeds: tuple[int, ...] = (0,), **parts: Any) -> RelaxedTransformer:
+    return RelaxedTransformer(ModelOptions(n=8, k=8, **parts), seeds, torch.float64)
+
+
+def randomise(model: RelaxedTransformer | LevelTransformer, seed: int = 1) -> None:
+    """Attention without structure, the same for both forms where both have it."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer, W in enumerate(model.W):
+            full = torch.randn(TREE.T, TREE.T, generator=generator, dtype=torch.float64)
+            nodes = TREE.levels.nodes(layer + 1)
+            level = full[: TREE.levels.level_end[layer], nodes.start : nodes.stop]
+            W.copy_(full if isinstance(model, RelaxedTransformer) else level)
+
+
+def sequences(count: int = 20) -> Tensor:
+    return add_trace(TREE, draw_bits(8, 0, 0, count, dtype=torch.float64))[None]
+
+
+def test_with_nothing_learned_it_is_the_level_form():
+    """Values and gradients, at every stage, of the loss with shown and with hidden tokens."""
+    level, block = LevelTransformer(8, 8, runs=(1,), dtype=torch.float64), relaxed()
+    randomise(level)
+    randomise(block)
+    sequence = sequences()
+    for stage in Training(TrainOptions(n=8, k=8, steps=1), [0]).stages:
+        shown = stage_input(sequence, stage)
+        hidden = inference_input(sequence[..., :8], TREE.T)
+        expected = stage_loss(level(shown, stage.layers), sequence, stage)
+        gradients = torch.autograd.grad(expected, list(level.W)[: stage.layers])
+        for loss in (
+            stage_loss(block(shown, stage.layers), sequence, stage),
+            supervised_level_loss(block(hidden, stage.layers), sequence, stage, TREE.levels),
+        ):
+            torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+            found = torch.autograd.grad(loss, list(block.W)[: stage.layers])
+            for layer, (one, other) in enumerate(zip(found, gradients, strict=True)):
+                nodes = TREE.levels.nodes(layer + 1)
+                cut = one[..., : TREE.levels.level_end[layer], nodes.start : nodes.stop]
+                torch.testing.assert_close(cut, other, rtol=0, atol=1e-12)
+                assert float(one.abs().sum()) == pytest.approx(float(cut.abs().sum()), abs=1e-12)
+
+
+@pytest.mark.parametrize("parts", [{"gates": "learned"}, {"gates": "input"}])
+def test_gates_learned_to_the_prescribed_ones_are_the_prescribed_ones(parts: dict[str, Any]):
+    model, prescribed = relaxed(**parts), relaxed()
+    for one in (model, prescribed):
+        randomise(one)
+    wanted = paper_gates(TREE.levels)
+    with torch.no_grad():
+        for layer in range(3):
+            model.named_weights()[f"gate{layer + 1}"].copy_((2 * wanted[layer] - 1) * 50)
+    torch.testing.assert_close(model(sequences()), prescribed(sequences()))
+    gates = model.gate_values()
+    assert gates is not None
+    (distance,) = gate_distance(gates, TREE.levels)
+    assert set(distance) == {"inputs", "written", "below", "above"}
+    assert max(distance.values()) < 1e-12
+
+
+def test_gate_distance_by_hand():
+    """A gate half open at one input, closed at a node to be written, open at one to be kept, and at one that is free."""
+    gates = paper_gates(TREE.levels)[None]
+    gates[0, 0, 0] = 0.5
+    gates[0, 1, 12] = 0.0  # level 2 is 12, 13; layer 1 writes it
+    gates[0, 1, 8] = 1.0  # level 1 is 8 … 11
+    gates[0, 0, 14] = 1.0  # the root, before its layer
+    (found,) = gate_distance(gates, TREE.levels)
+    assert found == pytest.approx({"inputs": 0.5 / 24, "written": 1 / 7, "below": 1 / (4 + 6), "above": 1 / (3 + 1)})
+
+
+def test_input_gates_and_values_by_hand():
+    """One layer at k = 2, written out."""
+    model = RelaxedTransformer(ModelOptions(n=3, k=2, gates="input", value="learned"), [0], torch.float64)
+    weights = model.named_weights()
+    numbers = {"gate1": 0.3, "gate_state1": -0.7, "gate_update1": 0.9, "value1": 1.3}
+    with torch.no_grad():
+        for name, number in numbers.items():
+            weights[name].fill_(number)
+    D = torch.tensor([[[1.0, -1.0, 1.0, 0.5]]], dtype=torch.float64)
+    y = float(-torch.cos(torch.tensor(torch.pi * 1.3 / 3)))
+    g = 1 / (1 + float(torch.exp(torch.tensor(-(0.3 - 0.7 * 0.5 + 0.9 * y)))))
+    assert float(model(D)[0, 0, 3].detach()) == pytest.approx(g * y + (1 - g) * 0.5, abs=1e-6)
+
+
+def test_a_residual_stream_is_the_shift_where_tokens_are_hidden():
+    """What is written once on top of 0 is overwritten. With tokens shown it is added to them."""
+    residual, shift = relaxed(output="residual"), relaxed()
+    for model in (residual, shift):
+        randomise(model)
+    hidden = inference_input(sequences()[..., :8], TREE.T)
+    torch.testing.assert_close(residual(hidden), shift(hidden))
+    assert float((residual(sequences()) - shift(sequences())).detach().abs().max()) > 0.1
+    streams = relaxed(output="streams")
+    randomise(streams)
+    torch.testing.assert_close(streams(hidden), shift(hidden))  # four equal streams, averaged
+
+
+def test_streams_by_hand():
+    """Two layers of two of the four streams, written out as a loop."""
+    model = relaxed(output="streams")
+    randomise(model)
+    generator = torch.Generator().manual_seed(9)
+    weights = model.named_weights()
+    with torch.no_grad():
+        for name in weights:
+            if not name.startswith("W"):
+                weights[name].add_(torch.randn(weights[name].shape, generator=generator, dtype=torch.float64) * 0.3)
+    D = sequences(4)
+    X, gates = [D[0].clone() for _ in range(4)], paper_gates(TREE.levels)
+    for layer in (1, 2):
+        read, write, mix, output = (weights[f"{name}{layer}"][0] for name in ("read", "write", "mix", "output"))
+        H = sum((read[s] * X[s] for s in range(4)), torch.zeros_like(X[0]))
+        Y = gates[layer - 1] * model.link(H @ model.attention(layer - 1)[0])
+        X = [sum((mix[s, r] * X[r] for r in range(4)), torch.zeros_like(H)) + write[s] * Y for s in range(4)]
+    torch.testing.assert_close(model(D, 2)[0], sum((output[s] * X[s] for s in range(4)), torch.zeros_like(X[0])))
+
+
+def test_block_form_is_read_level_by_level():
+    """infer() takes each level after its own layer: with open gates later layers overwrite it."""
+    model = relaxed(gates="ones")
+    randomise(model)
+    bits = sequences()[..., :8]
+    by_layer = BlockTransformer.readouts(model, inference_input(bits, TREE.T))
+    found = infer(model, bits)
+    for level in range(4):
+        nodes = TREE.levels.nodes(level)
+        assert torch.equal(found[..., nodes.start : nodes.stop], by_layer[level][..., nodes.start : nodes.stop])
+    assert not torch.equal(found[..., 8:12], by_layer[-1][..., 8:12])
+    assert "gate_distance" not in measure(model.requires_grad_(False), [TREE], sequences())[0]
+
+
+@pytest.mark.parametrize("name", [*LEARNED, *ABLATED])
+def test_every_part_trains_resumes_and_is_checked(name: str, tmp_path: Path):
+    """A run that is stopped and resumed ends with the bits of one that is not; all that is learned moves in its stage."""
+    options = TrainOptions(n=8, k=4, steps=20, batch=50, eval_every=5, eval_samples=50, **(LEARNED | ABLATED)[name])
+    alone, stopped = Run(tmp_path / "alone"), Run(tmp_path / "stopped")
+    train(options, [4], [alone])
+
+    def stop(now: Progress) -> None:
+        if now.done == 25:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(options, [4], [stopped], report=stop)
+    train(options, [4], [stopped], resume=True)
+    weights, start = alone.weights(), make_model(options, [4])
+    for key, tensor in stopped.weights().items():
+        assert torch.equal(tensor, weights[key]), key
+        if isinstance(start, RelaxedTransformer) and (key, name) not in (("mix2", "residual"), ("mix2", "streams")):
+            # What the last layer mixes is 0 at the root, which alone is read there.
+            assert not torch.equal(tensor, start.named_weights()[key][0]), key
+    assert [m["step"] for m in stopped.metrics()] == [m["step"] for m in alone.metrics()]
+    assert alone.config["supervised_tokens"] == ("hidden" if name in LEARNED or name == "hidden" else "shown")
+    check_finished(alone)
+    tensors = {**weights, "W1_full": weights["W1_full"][1:]}
+    alone.save_weights(tensors)
+    with pytest.raises(InputError, match=r"W1_full has shape \(10, 11\), not \(11, 11\)"):
+        check_finished(alone)
+
+
+def test_later_layers_have_no_optimizer_state():
+    """A gate, a stream or a network of a layer that does not run has no gradient: its counters start with its stage."""
+    training = Training(TrainOptions(n=8, k=4, steps=2, batch=20, **LEARNED["all"]), [0])
+    training.update()
+    for name, parameter in training.parameters.items():
+        layer = next(int(c) for c in name if c.isdigit())
+        assert (parameter in training.optimizer.state) == (layer == 1), name
+
+
+def test_a_network_begins_from_its_runs_seed():
+    alone, together = relaxed((5,), link="mlp"), relaxed((4, 5), link="mlp")
+    for name, weight in alone.named_weights().items():
+        assert torch.equal(weight[0], together.named_weights()[name][1]), name
+    one, other = (together.named_weights()["mlp1_weight"][run] for run in (0, 1))
+    assert not torch.equal(one, other)
+
+
+def test_open_gates_collapse_and_a_causal_mask_does_not():
+    """n = 16, k = 8: all gates open is at chance with the inputs' states near −1; the causal mask is as good as the paper's."""
+    options = TrainOptions(n=16, k=8, steps=150, eval_every=150)
+    (opened,) = train(replace(options, gates="ones"), [0])
+    (causal,) = train(replace(options, mask="causal"), [0])
+    assert opened["accuracy"] < 0.7
+    assert causal["accuracy"] == 1.0
+    assert causal["min_child_attention"] > 0.4
+
+
+@pytest.mark.parametrize("mask", ["level", "causal"])
+def test_gates_can_be_learned(mask: Any, tmp_path: Path):
+    """n = 16, k = 8 under both masks: solved, and the gates that matter are the prescribed ones."""
+    run = Run(tmp_path / "run")
+    options = TrainOptions(n=16, k=8, gates="learned", mask=mask, steps=200, eval_every=100)
+    (result,) = train(options, [0], [run])
+    assert result["accuracy"] == 1.0
+    distance = run.metrics()[-1]["gate_distance"]
+    assert distance["inputs"] < 0.02
+    assert distance["written"] < 0.05
+    assert distance["below"] < 0.02
+
+
+def test_learned_gates_copy_a_label_that_they_are_shown():
+    """With the paper's own stage input the loss falls and nothing is learned: the gates close over the answer."""
+    (result,) = train(TrainOptions(n=16, k=8, gates="learned", tokens="shown", steps=150, eval_every=150), [0])
+    assert result["accuracy"] < 0.7
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TrainOptions(gates="open"), "gates='open' is not one of paper, ones, cot, learned, input"),  # type: ignore[arg-type]
+        (lambda: TrainOptions(curriculum="cot", gates="ones"), "cot is a model of its own"),
+        (lambda: TrainOptions(gate_bias=float("nan")), "gate_bias=nan"),
+        (lambda: TrainOptions(gate_penalty=-1), "gate_penalty=-1"),
+        (lambda: TrainOptions(threshold=0), "threshold=0"),
+        (lambda: train(TrainOptions(link="sine")), "sine"),
+    ],
+)
+def test_mistakes_are_named(make, words: str):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_a_damaged_result_is_refused(tmp_path: Path):
+    run = Run(tmp_path / "run")
+    train(TrainOptions(n=8, k=4, steps=2, gates="learned"), [0], [run])
+    rewrite_result(run, accuracy="much")
+    with pytest.raises(InputError, match="not the result of a training"):
+        check_finished(run)
