@@ -210,6 +210,22 @@ def test_every_part_trains_resumes_and_is_checked(name: str, tmp_path: Path):
         check_finished(alone)
 
 
+@pytest.mark.parametrize("gates", ["learned", "input"])
+def test_the_penalty_is_the_price_of_open_gates(gates: Any):
+    """λ times the gates of all layers that run, at all positions, averaged over the samples: its gradient by hand."""
+    options = TrainOptions(n=8, k=4, batch=20, steps=2, gates=gates, gate_penalty=0.5, dtype="float64")
+    free, priced = Training(replace(options, gate_penalty=0.0), [0]), Training(options, [0])
+    for training in (free, priced):
+        training.stage = 1
+        training.update()  # leaves its gradients behind
+    for layer in (1, 2):
+        one, other = (training.parameters[f"gate{layer}"].grad for training in (free, priced))
+        assert one is not None
+        assert other is not None
+        g = torch.sigmoid(torch.tensor(-2.0, dtype=torch.float64))  # u = v = 0 at the start
+        torch.testing.assert_close(other - one, torch.full_like(one, 0.5 * float(g * (1 - g))))
+
+
 def test_later_layers_have_no_optimizer_state():
     """A gate, a stream or a network of a layer that does not run has no gradient: its counters start with its stage."""
     training = Training(TrainOptions(n=8, k=4, steps=2, batch=20, **LEARNED["all"]), [0])

@@ -90,6 +90,17 @@ class RelaxedTransformer(BlockTransformer):
         self.write = _layers(learned, levels, ones)
         self.mix = _layers(learned, levels, identity)
         self.output = _layers(learned, levels, ones / max(S, 1))
+        self.opened: dict[int, Float[Tensor, " runs"]] = {}
+        """How far the learned gates of each layer were open in the latest pass: their sum over positions, mean over samples."""
+
+    def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
+        """Gates of a layer; learned ones are noted in ``opened``."""
+        g = super().gate(layer, H, Y)
+        if isinstance(self.gates, LearnedGates):
+            if layer == 0:
+                self.opened = {}
+            self.opened[layer] = g.mean(dim=-2).sum(dim=-1)
+        return g
 
     def update(self, layer: int, H: Float[Tensor, "*runs B T"]) -> Float[Tensor, "*runs B T"]:
         """φ, or the network in its place, of what a layer reads."""
@@ -114,12 +125,11 @@ class RelaxedTransformer(BlockTransformer):
             found.append(_combined(_of(self.output, layer), X))
         return found
 
-    def gate_values(self, layers: int | None = None) -> Float[Tensor, "runs layers T"] | None:
-        """The learned gates of the first layers (default all), at states and updates 0; None if they are fixed."""
+    def gate_values(self) -> Float[Tensor, "runs L T"] | None:
+        """The learned gates of every layer and position, at states and updates 0; None if they are fixed."""
         if not isinstance(self.gates, LearnedGates):
             return None
-        gates = [_of(self.gates.logits, layer).sigmoid() for layer in range(layers or self.levels.L)]
-        return torch.stack(gates, dim=-2)
+        return torch.stack([_of(self.gates.logits, layer).sigmoid() for layer in range(self.levels.L)], dim=-2)
 
     def named_weights(self) -> dict[str, nn.Parameter]:
         """All that is learned, by the contract's names."""

@@ -143,11 +143,10 @@ class Training:
         return supervised_level_loss(self.model(D, stage.layers), sequence, stage, self.levels)
 
     def _penalty(self) -> Tensor | float:
-        """The price of open gates in the layers that run: a position writes only where that pays."""
-        if not (self.options.gate_penalty and isinstance(self.model, RelaxedTransformer)):
+        """The price of open gates in the latest pass: a position writes only where that pays."""
+        if not isinstance(self.model, RelaxedTransformer):
             return 0.0
-        gates = self.model.gate_values(self.stages[self.stage].layers)
-        return 0.0 if gates is None else self.options.gate_penalty * gates.sum()
+        return self.options.gate_penalty * sum(opened.sum() for opened in self.model.opened.values())
 
     def _draw(self, start: int, count: int, stream: Stream) -> Float[Tensor, "runs B T"]:
         drawn = [
