@@ -101,6 +101,8 @@ class TrainOptions(ModelOptions):
     """Fresh samples a gradient step."""
     lr: float = 0.1
     """Learning rate of AdamW."""
+    parts_lr: float = 0.01
+    """Learning rate of what is learned besides attention and gates: values, streams, networks."""
     weight_decay: float = 0.01
     """Weight decay of AdamW. The paper does not say; this is torch's default."""
     eval_every: int = 25
@@ -123,7 +125,7 @@ class TrainOptions(ModelOptions):
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
-        for name in ("lr", "weight_decay"):
+        for name in ("lr", "parts_lr", "weight_decay"):
             value: float = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name}={value} must be a finite number from 0 up")
@@ -185,6 +187,7 @@ class SolveOptions(StepOptions):
     """Samples held at once. Default: about 32 MB of states."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_seed(self.seed)
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
             value: int | None = getattr(self, name)

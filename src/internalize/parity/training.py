@@ -58,14 +58,7 @@ class Training:
         self.stages = parity_stages(self.levels, options.schedule())
         self.model = make_model(options, self.seeds).to(self.device)
         self.parameters = named_parameters(self.model)
-        # Decay is for attention: it would pull a gate's logit to 0, which is half open, and a scale to nothing.
-        groups = [
-            {"params": [p for name, p in self.parameters.items() if name.startswith("W")]},
-            {"params": [p for name, p in self.parameters.items() if not name.startswith("W")], "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]], lr=options.lr, weight_decay=options.weight_decay, fused=True
-        )
+        self.optimizer = torch.optim.AdamW(self._groups(), fused=True)
         self.stage = 0
         self.step = 0
         """Updates made in this stage."""
@@ -164,6 +157,23 @@ class Training:
             batches = torch.split(block, self.options.batch, dim=1)
             self._ahead = dict(enumerate(batches, start=number))
         return self._ahead[number]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What is learned, with its rate and decay.
+
+        Decay is for attention: it would pull a gate's logit to 0, which is half open, and a scale to nothing. Values, streams
+        and networks move everything that is read at once, which at the rate of attention undoes what attention learns.
+        """
+        options = self.options
+        kinds = {
+            "W": {"lr": options.lr, "weight_decay": options.weight_decay},
+            "gate": {"lr": options.lr, "weight_decay": 0.0},
+            "": {"lr": options.parts_lr, "weight_decay": 0.0},
+        }
+        groups: dict[str, list[nn.Parameter]] = {kind: [] for kind in kinds}
+        for name, parameter in self.parameters.items():
+            groups[next(kind for kind in kinds if name.startswith(kind))].append(parameter)
+        return [{"params": own, **kinds[kind]} for kind, own in groups.items() if own]
 
     # State
 
