@@ -51,6 +51,12 @@ def leaking_gate(world: World) -> World:
     return replace(world, gates=gates)
 
 
+def open_input(world: World) -> World:
+    gates = world.gates.clone()
+    gates[0, world.tree.secret[-1]] = 1.0
+    return replace(world, gates=gates)
+
+
 def seeing(world: World, extra: Callable[[int, int], bool]) -> World:
     T = world.levels.T
     more = torch.tensor([[m >= world.tree.n and extra(j, m) for m in range(T)] for j in range(T)])
@@ -170,6 +176,7 @@ MUTANTS = (
     Mutant("gate one level too low", "gating", lambda world: shifted_gates(world, -1)),
     Mutant("gate one level too high", "gating", lambda world: shifted_gates(world, 1)),
     Mutant("gates all ones", "gating", lambda world: with_gates(world, torch.ones_like(world.gates))),
+    Mutant("a gate open at an input bit", "kept-inputs", open_input),
     Mutant(
         "mask off by one",
         "mask",

@@ -24,9 +24,10 @@ from internalize.parity import (
     add_trace,
     draw_bits,
 )
-from internalize.parity.algorithm import SolveResult, quantise, recovered_columns, setting_of, solve
+from internalize.parity.algorithm import SolveResult, setting_of, solve
 from internalize.parity.freezing import frozen_gradient_bounds, off_child_mass
 from internalize.parity.prediction import theorem_log10_n
+from internalize.parity.recovery import recovered_columns
 from internalize.parity.streaming import Samples, _States, all_gradients, answers, gradient_at_zero, true_values
 
 LINKS = [COSINE, QUARTIC]
@@ -96,9 +97,9 @@ def test_output_is_the_contracts(capsys: pytest.CaptureFixture[str]):
     found = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert set(found) == {
         *("exact_recovery", "accuracy", "l2_error", "max_error", "samples_per_stage", "K", "grid", "steps", "seconds"),
-        *("failed_stage", "stages", "reason"),
+        *("failed_stage", "stages", "reason", "idle_stages"),
     }
-    assert set(found["stages"][0]) == {"stage", "signal_min", "signal_mean", "noise_max", "margin", "recovered"}
+    assert set(found["stages"][0]) == {"stage", "signal_min", "signal_mean", "noise_max", "margin", "recovered", "idle"}
     assert [vars(solving.records[-1]) for solving in seen] == found["stages"]
     assert capsys.readouterr().out == ""
 
@@ -149,24 +150,6 @@ def test_margin_is_negative_exactly_if_not_recovered():
     assert signs == {True, False}
 
 
-def test_recovery_is_up_to_a_shift():
-    tree = ParityTree(6, (0, 1, 2, 3))
-    W = trained(tree, 1, 5.0)[0]
-    assert recovered_columns(W, tree, 0, 5.0).tolist() == [True, True]
-    W[:, 1] -= 7
-    W[5, 1] -= 20
-    assert recovered_columns(W, tree, 0, 5.0).tolist() == [True, True]
-    W[0, 0] += 1  # the tie is broken
-    W[4, 1] += 1  # one key is only 4 lower
-    assert recovered_columns(W, tree, 0, 5.0).tolist() == [False, False]
-
-
-def test_quantiser():
-    x = torch.tensor([[-1.5, -0.5, 0.5, 0.49, 1.5, 2.5]]).double()
-    assert quantise(x, 1.0).tolist() == [[-2, 0, 0, 0, 2, 2]]
-    assert quantise(3 * x, 3.0).tolist() == [[-6, 0, 0, 0, 6, 6]]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -188,7 +171,9 @@ def test_a_tree_of_ones_own():
     tree = ParityTree(12, (0, 3, 5, 11), (11, 0, 5, 3))
     result = solve(SolveOptions(n=12, k=4), tree)
     assert result.solved
-    assert all(bool(recovered_columns(W, tree, layer, result.K).all()) for layer, W in enumerate(result.weights))
+    assert all(
+        bool(recovered_columns(W, tree.layer_children(layer), result.K).all()) for layer, W in enumerate(result.weights)
+    )
     with pytest.raises(InputError, match="a tree of n=12, k=4 for a request of n=13, k=4"):
         solve(SolveOptions(n=13, k=4), tree)
 
@@ -389,7 +374,12 @@ def _work(rank: int, world: int, folder: str, options: SolveOptions) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [SolveOptions(n=30, k=16, seed=8), SolveOptions(n=16, k=8, samples=777, update="all")]
+    "options",
+    [
+        SolveOptions(n=30, k=16, seed=8),
+        SolveOptions(n=16, k=8, samples=777, update="all"),
+        SolveOptions(n=16, k=8, samples=777, mask="causal"),
+    ],
 )
 def test_two_processes_are_one(tmp_path: Path, options: SolveOptions):
     alone = solve(options)

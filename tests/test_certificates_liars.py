@@ -68,6 +68,7 @@ LIES = {
     "link": MUTATED["φ with a slope at 0"],
     "gating": MUTATED["gates all ones"],
     "collapse": mutants.wrong_sign,
+    "kept-inputs": MUTATED["gates all ones"],
     "curriculum": lambda world: replace(world, stages=world.stages[::-1]),
     "loss": MUTATED["loss that counts an unread level"],
     "evaluation": MUTATED["a shown CoT token leaking into the root"],

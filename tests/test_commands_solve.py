@@ -86,6 +86,8 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
         (["solve", "--samples", "99999999999999999999999"], "samples=99999999999999999999999"),
         (["predict", "--oracle", "random", "--oracle-error", "1e200"], "oracle_error=1e+200"),
         (["predict", "--link", "sine"], "link 'sine'"),
+        (["predict", "--grid", "none"], "grid=none is not 1 or K"),
+        (["solve", "--curriculum", "cot", "--gates", "ones"], "mask=level, gates=ones"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_path: Path, monkeypatch, capsys):

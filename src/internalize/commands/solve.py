@@ -23,11 +23,16 @@ class Solve:
     if a layer is not recovered, and says at which stage, why, and what would succeed. `internalize predict` says
     beforehand how likely that is. Under torchrun the samples are shared out over the processes.
 
+    Other curricula (--curriculum) take a step a stage too: k - 1 of icot, most of them idle, and one of cot or none. What the
+    mask, the gates and rounding are for shows without them: --mask causal, --gates ones, --gates cot, --grid none.
+
     For example:
 
       $ internalize solve --n 128 --k 64
       $ internalize solve --seeds 0:50 --json
       $ internalize solve --preset paper
+      $ internalize solve --curriculum icot
+      $ internalize solve --gates ones
       $ internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
       $ torchrun --nproc-per-node 2 -m internalize -- solve --n 256 --k 128 --out runs/two
     """
@@ -48,6 +53,7 @@ class Solve:
 
     def __call__(self) -> int:
         """Solve, show, keep."""
+        from internalize.parity.forms import stages_of
         from internalize.parity.kept import solve_kept
         from internalize.progress import Progress
         from internalize.runs import Run
@@ -59,11 +65,12 @@ class Solve:
             first = _join_processes(stack)
             title = f"solve n={self.options.n} k={self.options.k}"
             progress = stack.enter_context(Progress(title)) if first else None
+            stages = len(stages_of(self.options))
             rows: list[dict[str, object]] = []
             for number, seed in enumerate(seeds):
 
                 def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:
-                    record, stages = solving.records[-1], self.options.k.bit_length() - 1
+                    record = solving.records[-1]
                     seen = f"seed {seed}  stage {record.stage}/{stages}  margin {record.margin:.2f} K"
                     if progress:
                         progress.show(number * stages + record.stage, len(seeds) * stages, seen)

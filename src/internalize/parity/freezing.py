@@ -25,6 +25,14 @@ is at most ½, and in every other column it is at most μ_h: Σ_γ σ_β^γ ≤ 
 a_{h+1} ≤ a_h (1 + Cδ_h (½ + N_h μ_h)). *Loss.* Layer t weighs each of its keys 1/M_t, so the loss of one sample, the
 sum of (φ(z) − b_m)²/2 over its N_t columns, has a derivative of at most N_t · 2 · A · a_t/M_t. ∎
 
+**Claim, layer t trained too.** If layers 0 … t are recovered, the loss of layer t's level, or of some of its nodes, moves by
+at most \(\varepsilon_{t+1}\, C\,\delta_t\) with a weight of layer t, and with one of a layer l < t by at most
+\[ \varepsilon_{t+1}\; C\,\delta_t\,(\tfrac12 + N_t\,\mu_t)\; C\,\delta_l
+   \prod_{h=l+1}^{t-1} \bigl(1 + C\,\delta_h\,(\tfrac12 + N_h\,\mu_h)\bigr). \]
+**Proof.** Every error that the loss squares is at most \(\varepsilon_{t+1}\). A weight of layer t moves its node by at most
+Cδ_t (*first layer*); one of layer l moves all nodes of layer t together by at most Cδ_t (½ + N_t μ_t) a_t (*layers
+between*). ∎ So the later stages of a level, under a curriculum that has several, are idle.
+
 The paper bounds the number of positions by T at every step; counting columns instead makes K smaller. The claim is
 about exact arithmetic.
 """
@@ -78,16 +86,30 @@ def drifts(link: Link, masses: Sequence[float]) -> tuple[list[float], float]:
 
 def frozen_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
     """The claim's bound for each trained layer, when the layers with these masses are recovered and the next is 0."""
-    stage, C = len(masses), curvature(link)
-    delta, _ = drifts(link, masses)
-    bounds: list[float] = []
-    for layer in range(stage):
+    stage = len(masses)
+    loss = 2 * steepness(link) * levels.width(stage + 1) / levels.level_end[stage]
+    return [loss * moved for moved in _moved(levels, link, masses)]
+
+
+def trained_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
+    """The second claim's bound for each layer, when the layers with these masses are recovered and the last one is read."""
+    top, C = len(masses) - 1, curvature(link)
+    delta, error = drifts(link, masses)
+    loss = error * C * delta[top]
+    onwards = loss * (0.5 + levels.width(top + 1) * masses[top])
+    return [*(onwards * moved for moved in _moved(levels, link, masses[:top])), loss]
+
+
+def _moved(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
+    """How far a weight of each of these layers can move all states that the next layer reads, taken together."""
+    C, (delta, _) = curvature(link), drifts(link, masses)
+    found: list[float] = []
+    for layer in range(len(masses)):
         growth = 1.0
-        for between in range(layer + 1, stage):
+        for between in range(layer + 1, len(masses)):
             growth *= 1 + C * delta[between] * (0.5 + levels.width(between + 1) * masses[between])
-        loss = 2 * steepness(link) * levels.width(stage + 1) / levels.level_end[stage]
-        bounds.append(loss * C * delta[layer] * growth)
-    return bounds
+        found.append(C * delta[layer] * growth)
+    return found
 
 
 def default_amplitude(levels: Levels, link: Link, rates: Sequence[float], integer_grid: bool) -> int:

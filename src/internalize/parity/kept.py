@@ -3,7 +3,7 @@
 | file             | content                                                                                          |
 | ---------------- | ------------------------------------------------------------------------------------------------ |
 | `metrics.jsonl`  | one object a stage: its record, `step` (gradient steps so far), `samples` so far, `seconds`      |
-| `snapshots/`     | named by step: `step`, what the stage's layer was before rounding, and `W1 … WL` after           |
+| `snapshots/`     | named by step: `step`, what the stage's layer was before rounding, and all weights after          |
 
 Under torch.distributed the first process keeps the folder and tells the others where to begin.
 """
@@ -16,9 +16,11 @@ import torch.distributed as dist
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted
 from internalize.options import SolveOptions
-from internalize.parity.algorithm import SolveResult, Solving, StageRecord, samples_of, solve
+from internalize.parity.algorithm import SolveResult, Solving, samples_of, solve
+from internalize.parity.forms import form_of
+from internalize.parity.recovery import StageRecord
 from internalize.parity.tree import ParityTree
-from internalize.parity.weights import level_weights, named_weights
+from internalize.parity.weights import Form, read_weights, weight_shapes
 from internalize.runs import Run, begin_runs
 
 
@@ -47,14 +49,17 @@ def solve_kept(
         return finished or solve(options, begun=begun, on_stage=on_stage)
     tree = ParityTree.draw(options.n, options.k, options.seed)
     samples = samples_of(options)  # refuses what cannot be run, before any folder is made
-    config = {**asdict(options), "secret": list(tree.secret), "mask": "level", "gates": "paper"}
+    form = form_of(options)
+    names = list(weight_shapes(tree.levels, form))
+    gates = "cot" if form == "cot" else options.gates
+    config = {**asdict(options), "secret": list(tree.secret), "gates": gates}
 
     def keep(solving: Solving) -> None:
         stage, seconds = len(solving.records), round(solving.seconds, 3)
         first, count = solving.samples
         place = {"step": stage, "samples": stage * samples, "first_sample": first, "stage_samples": count}
         run.append_metrics({**vars(solving.records[-1]), **place, "seconds": seconds})
-        tensors = {"step": solving.step, **named_weights(solving.weights)}
+        tensors = {"step": solving.step, **dict(zip(names, solving.weights, strict=True))}
         if snapshots:
             run.save_snapshot(stage, tensors)
         records = [vars(record) for record in solving.records]
@@ -63,33 +68,34 @@ def solve_kept(
         on_stage(solving)
 
     with begin_runs([run], "solve", [config], resume=resume):
-        finished, begun = _from_the_first((_read(run, tree), None) if run.finished else (None, _load(run, tree)))
+        known = (_read(run, tree, form), None) if run.finished else (None, _load(run, tree, form))
+        finished, begun = _from_the_first(known)
         if finished:
             return finished
         try:
             result = solve(options, begun=begun, on_stage=keep)
         except KeyboardInterrupt:
             raise Interrupted("all finished stages are saved, --resume goes on") from None
-        run.save_weights(named_weights(result.weights))
+        run.save_weights(dict(zip(names, result.weights, strict=True)))
         run.finish(result.to_json())
         return result
 
 
-def _read(run: Run, tree: ParityTree) -> SolveResult:
-    weights = level_weights(run.weights(), tree.levels, run.path)
+def _read(run: Run, tree: ParityTree, form: Form) -> SolveResult:
+    weights = read_weights(run.weights(), tree.levels, form, run.path)
     try:
         return SolveResult.from_json(run.result, weights)
     except (KeyError, TypeError) as error:
         raise InputError(f"{run.path / 'result.json'} is not the result of a solve: {error}") from None
 
 
-def _load(run: Run, tree: ParityTree) -> Solving | None:
+def _load(run: Run, tree: ParityTree, form: Form) -> Solving | None:
     steps = run.checkpoint_steps()
     if not steps:
         run.go_back(None)
         return None
     tensors, state = run.load_checkpoint(max(steps))
-    weights = tuple(level_weights(tensors, tree.levels, run.path / "checkpoint"))
+    weights = tuple(read_weights(tensors, tree.levels, form, run.path / "checkpoint"))
     try:
         records = tuple(StageRecord(**record) for record in state["records"])
         begun = Solving(weights, records, float(state["seconds"]), tensors["step"], (0, 0))

@@ -290,6 +290,8 @@ def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) 
     """Signal and noise of every stage (exact), samples for given success and success for given samples (model)."""
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1 (B of Algorithm 1)")
+    if setting.grid == "none":
+        raise InputError("grid=none is not 1 or K: what is predicted is that rounding recovers every child (section 2)")
     stages = [setting.stage_log_success(stage, samples) for stage in range(setting.levels.L)] if samples else None
     return Prediction(
         signal=tuple(gradient.signal for gradient in setting.gradients),

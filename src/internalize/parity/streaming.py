@@ -12,19 +12,22 @@ the keys is \(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}
 themselves; where it is not (the grid 1 leaves many keys at −1), the product is dense. The two are one function.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from internalize.counter import Stream
 from internalize.parity.data import draw_bits
 from internalize.parity.link import Link
 from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import ParityTree
+
+Module = TypeVar("Module", bound=nn.Module)
 
 _STATE_NUMBERS = 2**23
 """Numbers in a chunk's states by default: 32 MB in float32."""
@@ -45,9 +48,13 @@ class Samples:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
+    def default_chunk(self, copies: int = 1) -> int:
+        """Samples whose states fill the default memory, if so many copies of them are held."""
+        return max(_STATE_NUMBERS // (copies * self.tree.T), 1)
+
     def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
         """The bits, at most a chunk of them at a time."""
-        size = self.chunk or max(_STATE_NUMBERS // self.tree.T, 1)
+        size = self.chunk or self.default_chunk()
         for first in range(self.start, self.start + self.count, size):
             count = min(size, self.start + self.count - first)
             bits = draw_bits(self.tree.n, self.seed, first, count, self.stream, self.dtype)
@@ -128,35 +135,73 @@ def gradient_at_zero(samples: Samples, below: Sequence[Tensor], link: Link) -> F
     return _summed(total) / (M * samples.count)
 
 
-def all_gradients(samples: Samples, W: Sequence[Tensor], link: Link, stage: int) -> list[Tensor]:
+def all_gradients(
+    samples: Samples, W: Sequence[Tensor], link: Link, stage: int, hidden: int = 0
+) -> list[Float[Tensor, "keys nodes"]]:
     """Gradients of the stage's loss in layers 0 … ``stage`` by autograd, whatever the weights are.
 
-    The loss is summed over the level that the stage trains: levels above it copy their own label and add exactly 0.
+    The loss is summed over the level that the stage trains, but for its first ``hidden`` nodes: levels above it copy their
+    own label and add exactly 0.
     """
     tree = samples.tree
     model = LevelTransformer(tree.n, tree.k, link, dtype=samples.dtype).to(samples.device)
-    with torch.no_grad():
-        for parameter, w in zip(model.parameters(), W, strict=True):
-            parameter.copy_(w)
-    parameters = list(model.parameters())[: stage + 1]
-    totals = [torch.zeros_like(w, dtype=torch.float64) for w in W[: stage + 1]]
-    for bits in samples.share().chunks():
-        output = model.by_level(bits.T, layers=stage + 1)[-1]
-        loss = (output - true_values(tree, bits, stage + 1).T).square().sum() / 2
-        for total, gradient in zip(totals, torch.autograd.grad(loss, parameters), strict=True):
+    set_weights(model, W)
+
+    def loss(bits: Tensor) -> Tensor:
+        output = model.by_level(bits, layers=stage + 1)[-1]
+        error = output - true_values(tree, bits.T, stage + 1).T
+        return error[:, hidden:].square().sum() / 2
+
+    return chunked_gradients(samples, list(model.parameters())[: stage + 1], loss, samples.chunk)
+
+
+def chunked_gradients(
+    samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor], Tensor], chunk: int | None
+) -> list[Tensor]:
+    """Gradients of a loss averaged over all processes' samples.
+
+    Args:
+        samples: the batch.
+        parameters: by what.
+        loss: bits, one row a sample → their losses, summed.
+        chunk: samples held at once.
+    """
+    totals = [torch.zeros_like(parameter, dtype=torch.float64, device="cpu") for parameter in parameters]
+    for bits in replace(samples.share(), chunk=chunk).chunks():
+        for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
             total += gradient.double().cpu()
     return [_summed(total) / samples.count for total in totals]
 
 
-@torch.no_grad()
+def set_weights(model: Module, W: Sequence[Tensor]) -> Module:
+    """The model with these weights."""
+    with torch.no_grad():
+        for parameter, w in zip(model.parameters(), W, strict=True):
+            parameter.copy_(w)
+    return model
+
+
 def answers(samples: Samples, W: Sequence[Tensor], link: Link) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """The root as the model computes it from the bits alone, and as it is, for every sample, in float64."""
+    """The root as the model in level form computes it from the bits alone, and as it is, for every sample, in float64."""
+    states: list[_States] = []
+
+    def root(bits: Tensor) -> Tensor:
+        if not states:
+            states.append(_States(samples.tree, W, link, like=bits))
+        return states[0](bits)[-1]
+
+    return roots(samples, root)
+
+
+@torch.no_grad()
+def roots(
+    samples: Samples, root: Callable[[Float[Tensor, "n b"]], Float[Tensor, " b"]]
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """The root as a model computes it from the bits, and as it is, for every sample, in float64."""
     found: list[Tensor] = []
     truth: list[Tensor] = []
-    states = None
     for bits in samples.chunks():
-        states = states or _States(samples.tree, W, link, like=bits)
-        found.append(states(bits)[-1].double().cpu())
+        found.append(root(bits).double().cpu())
         truth.append(true_values(samples.tree, bits, samples.tree.L)[0].double().cpu())
     return torch.cat(found), torch.cat(truth)
 

@@ -2,7 +2,7 @@
 
     certify(World.of_solve(SolveOptions(n=30, k=16)))       Algorithm 1
     certify(World.of_run(Run.open("runs/…")))               a run folder, trained or solved
-    certify(World.of_weights(tree, weights))                anyone's weights in level form
+    certify(World.of_weights(tree, weights))                anyone's weights in level or block form
 
 One file for each group of statements; ``STATEMENTS`` is the list, in the order of the paper.
 """
@@ -48,6 +48,11 @@ STATEMENTS: dict[str, Statement] = {
     "gating": Statement("Eq. (gating)", "layer ℓ is open at level ℓ + 1 and nowhere else", architecture.gating),
     "collapse": Statement(
         "Lemma 1", "under uniform attention the inputs collapse: |φ + 1| = O(n^(−ε/16))", collapse.collapse
+    ),
+    "kept-inputs": Statement(
+        "section 3.2",
+        "gated connections keep the input bits: no layer's states of the inputs collapse",
+        architecture.kept_inputs,
     ),
     "curriculum": Statement(
         "section 3.1", "stage t pads nodes up to n_t, supervises those above, reads layer t", architecture.curriculum

@@ -22,11 +22,11 @@ from internalize.parity.certificates.record import Finding, not_applicable
 from internalize.parity.certificates.training import declared_masses
 from internalize.parity.certificates.world import World
 from internalize.parity.freezing import drifts
+from internalize.parity.mask import level_mask
 from internalize.parity.prediction import theorem_log10_n
 
 _TRIALS, _TRIAL_N, _TRIAL_NUMBERS = 25, 32, 5_000_000
 """Runs with other seeds are made up to this n, and if a stage's batch has no more than so many numbers."""
-_NOT_ALGORITHM = "the weights are not Algorithm 1's, which the theorem is about"
 
 
 def max_error(world: World) -> Finding:
@@ -46,10 +46,12 @@ def probability(world: World) -> Finding:
     few runs with other seeds where they are quick, whichever is larger. Without such runs the model would be compared with
     the theorem and nothing measured: vacuous. Of fewer samples than n^{2+ε} the theorem says nothing.
     """
-    setting = world.algorithm
-    if setting is None or not world.ranges:
-        return not_applicable(_NOT_ALGORITHM)
-    levels, B = world.levels, min(count for _, count in world.ranges)
+    if world.departure or not world.ranges:
+        return not_applicable(world.departure or "which samples each stage used is not known")
+    if not (world.gated_as_printed and torch.equal(world.visible, level_mask(world.levels))):
+        return not_applicable("the runs beside the model would have the paper's mask and gates, which it has not")
+    setting, levels, B = world.algorithm, world.levels, min(count for _, count in world.ranges)
+    assert setting is not None
     asked = levels.n ** (2 + world.epsilon)
     if asked > B:
         return not_applicable(f"the theorem is about B from n^(2+ε) = {asked:.0f} on, and B is {B}")
@@ -80,9 +82,11 @@ def probability(world: World) -> Finding:
 
 @torch.no_grad()
 def _error(world: World, power: int) -> Finding:
+    if world.departure:
+        return not_applicable(world.departure)
     masses = declared_masses(world)
-    if masses is None or world.algorithm is None:
-        return not_applicable(_NOT_ALGORITHM)
+    assert masses is not None
+    assert world.algorithm is not None
     bits = world.test_bits
     answer = world.output(world.inference_input(bits), world.levels.L)[:, -1]
     error = (answer - world.sequence(bits)[:, -1]).abs()

@@ -15,25 +15,26 @@ left side itself is used: \(\delta_\ell = \mu_\ell = (n_\ell - 2)/(2e^K + n_\ell
 """
 
 import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from internalize.parity.algorithm import quantise, recovered_columns
 from internalize.parity.certificates.architecture import ROUNDING
 from internalize.parity.certificates.record import Finding, not_applicable
 from internalize.parity.certificates.world import World
 from internalize.parity.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
+from internalize.parity.recovery import quantise, recovered_columns, split
 
 _CHUNK = 8192
-_NOT_ALGORITHM = "the weights are not Algorithm 1's: the statement is about its quantised step"
 
 
 def declared_masses(world: World) -> list[float] | None:
     """μ of each layer as K promises it; None for weights of another origin."""
-    if world.algorithm is None:
+    if world.departure:
         return None
-    return [off_child_mass(world.levels.level_end[layer], world.algorithm.amplitude) for layer in range(world.levels.L)]
+    assert world.algorithm is not None
+    return [off_child_mass(world.keys(layer), world.algorithm.amplitude) for layer in range(world.levels.L)]
 
 
 def well_trained(world: World) -> Finding:
@@ -61,19 +62,11 @@ def well_trained(world: World) -> Finding:
 
 def stage_one(world: World) -> Finding:
     r"""Lemma "Stage 1": one step makes layer 1 well-trained. See :func:`_step_finding`."""
-    if world.algorithm is None:
-        return not_applicable(_NOT_ALGORITHM)
-    if world.algorithm.oracle != "none":
-        return not_applicable("the step had an oracle's error, which is not kept")
-    return _step_finding(world, [0])
+    return _step_finding(world, range(1))
 
 
 def inductive_step(world: World) -> Finding:
     r"""Lemma "Inductive Step": with layers 1 … t well-trained and the rest 0, one step makes layer t + 1 well-trained."""
-    if world.algorithm is None:
-        return not_applicable(_NOT_ALGORITHM)
-    if world.algorithm.oracle != "none":
-        return not_applicable("the step had an oracle's error, which is not kept")
     if world.levels.L == 1:
         return not_applicable("k=2 has one stage only")
     return _step_finding(world, range(1, world.levels.L))
@@ -141,14 +134,14 @@ def frozen_gradient(world: World) -> Finding:
         return not_applicable(f"trained by {world.curriculum}; the lemma is about the stages of Log-ICoT")
     sequence, worst = world.sequence(world.some_bits(64)), (-1.0, 0.0, 0.0)
     for stage in range(1, levels.L):
-        W = [w if layer < stage else torch.zeros_like(w) for layer, w in enumerate(_after(world, stage - 1))]
-        gap = [_gap(world, w, layer) for layer, w in enumerate(W[:stage])]
+        full = _before(world, stage)
+        gap = [_gap(world, w, layer) for layer, w in enumerate(full[:stage])]
         if min(gap) <= 0:
             return not_applicable(
                 f"layer {gap.index(min(gap)) + 1} is not trained: its children do not tie for the maximum"
             )
-        masses = [off_child_mass(levels.level_end[layer], g) for layer, g in enumerate(gap)]
-        full = [w.requires_grad_() for w in world.full(W)]
+        masses = [off_child_mass(world.keys(layer), g) for layer, g in enumerate(gap)]
+        full = [w.clone().requires_grad_() for w in full]
         now = world.stages[stage]
         loss = world.loss(world.output(world.stage_input(sequence, now), now.layers, full), sequence, now)
         found = torch.autograd.grad(loss, full[:stage])
@@ -160,16 +153,18 @@ def frozen_gradient(world: World) -> Finding:
 
 def frozen_weights(world: World) -> Finding:
     """Lemma "Frozen gradient", conclusion: after its own stage a layer keeps its weights. Measured: the largest change."""
+    if world.curriculum != "log-icot":
+        return not_applicable(f"trained by {world.curriculum}; the lemma is about the stages of Log-ICoT")
     if not world.history:
         return not_applicable("the weights after each stage are not known (solve --snapshots keeps them)")
     K = world.algorithm.amplitude if world.algorithm else 1.0
     for layer, weights in enumerate(world.history):
-        if not bool(recovered_columns(weights[layer], world.tree, layer, K).all()):
+        if not _recovered(world, weights, layer, K):
             return not_applicable(f"layer {layer + 1} was not recovered at its own stage")
     moved = [
         float((later[layer] - world.history[layer][layer]).abs().max())
         for layer in range(len(world.history))
-        for later in (*world.history[layer + 1 :], world.weights)
+        for later in (*world.history[layer + 1 :], world.whole or world.weights)
     ]
     return Finding(max(moved, default=0.0), 0.0)
 
@@ -179,6 +174,8 @@ def stage_order(world: World) -> Finding:
 
     Measured: number of pairs (stage, layer) of which that is not true. At n = k = 2 there is nothing to learn and 0 is right.
     """
+    if world.curriculum != "log-icot":
+        return not_applicable(f"trained by {world.curriculum}; the theorem is about the stages of Log-ICoT")
     if not world.history:
         return not_applicable("the weights after each stage are not known (solve --snapshots keeps them)")
     nothing_to_learn = world.tree.n == 2
@@ -198,44 +195,46 @@ def fresh_samples(world: World) -> Finding:
     return Finding(float(twice), 0.0)
 
 
-def _step_finding(world: World, stages: "range | list[int]") -> Finding:
+def _step_finding(world: World, stages: range) -> Finding:
     r"""The step \(-\eta_t \nabla\mathcal L^{(t)}\) of each stage, from its own samples, must round to a well-trained layer.
 
     The lemmas ask \(|\Delta_{j,m}| < 1/2\) in units of the grid. Softmax ignores a shift of a column, so it is asked of the
     children relative to the value v they round to, and of the others only from above, relative to v − K: a non-child that
     falls does no harm. Measured: the largest Δ in this sense; 1 at least if the layer as kept is not recovered.
     """
+    if world.departure:
+        return not_applicable(world.departure)
     assert world.algorithm is not None
+    if world.algorithm.oracle != "none":
+        return not_applicable("the step had an oracle's error, which is not kept")
     setting, tree = world.algorithm, world.tree
     K, unit = setting.amplitude, setting.amplitude if setting.grid == "K" else 1.0
     worst, constant = 0.0, 0.0
     for stage in stages:
-        gradient = _gradient_at_zero(world, stage)
-        keys, rate = world.levels.level_end[stage], K * setting.unit_rates[stage]
-        index = torch.tensor(tree.layer_children(stage)).T
-        signal = torch.zeros_like(gradient).scatter(0, index, 2 * world.link.c / keys**2)
+        gradient = _gradient_at_zero(world, stage) if world.gated_as_printed else _gradient_by_autograd(world, stage)
+        keys, rate, pairs = world.levels.level_end[stage], K * setting.unit_rates[stage], tree.layer_children(stage)
+        signal = torch.zeros_like(gradient).scatter(0, torch.tensor(pairs).T, 2 * world.link.c / keys**2)
         remainder = float((gradient + signal)[:keys].abs().max())
         constant = max(constant, remainder * tree.n ** (2 + world.epsilon / 8))
-        step = -rate * gradient[:keys]
-        children, others = step.gather(0, index), step.scatter(0, index, -torch.inf)
+        nodes = world.levels.nodes(stage + 1)
+        seen = world.visible[:, nodes.start : nodes.stop]
+        children, others = split((-rate * gradient).masked_fill(~seen, -torch.inf), pairs)
         v = quantise(children.mean(dim=0), unit)
         worst = max(worst, float((children - v).abs().max()) / unit, float((others - v + K).max()) / unit)
-        if not bool(recovered_columns(_after(world, stage)[stage], tree, stage, K).all()):
+        if not _recovered(world, _after(world, stage), stage, K):
             return Finding(max(worst, 1.0), 0.5, f"layer {stage + 1} as kept is not recovered")
     return Finding(worst, 0.5, f"|R| ≤ {constant:.3g} n^(−2−ε/8) in the paper's expansion of the gradient")
 
 
 @torch.no_grad()
 def _gradient_at_zero(world: World, stage: int) -> Tensor:
-    """The gradient of a stage's layer at 0, T × nodes, on the stage's samples, through the world's ingredients."""
-    levels, (start, B) = world.levels, world.ranges[stage]
-    full = world.full(_after(world, stage - 1) if stage else world.weights)
-    below = [world.attention(w) for w in full[:stage]]
+    """The gradient of a stage's layer at 0, T × nodes, on the stage's samples, under the prescribed gates."""
+    levels, (_, B) = world.levels, world.ranges[stage]
+    below = [world.attention(w) for w in _before(world, stage)[:stage]]
     nodes = [slice(levels.nodes(layer + 1).start, levels.nodes(layer + 1).stop) for layer in range(stage + 1)]
     A = world.attention(torch.zeros(levels.T, levels.T, dtype=torch.float64))[:, nodes[stage]]
     total = torch.zeros_like(A)
-    for first in range(start, start + B, _CHUNK):
-        sequence = world.sequence(world.draw(first, min(_CHUNK, start + B - first), "train"))
+    for sequence in _batch(world, stage):
         H = world.stage_input(sequence, world.stages[stage])
         for layer in range(stage):
             H[:, nodes[layer]] = world.link(H @ below[layer][:, nodes[layer]])
@@ -245,9 +244,38 @@ def _gradient_at_zero(world: World, stage: int) -> Tensor:
     return total / B
 
 
-def _after(world: World, stage: int) -> tuple[Tensor, ...]:
+def _gradient_by_autograd(world: World, stage: int) -> Tensor:
+    """The same under any gates: they may have other levels' columns in the loss."""
+    W, now, nodes = _before(world, stage), world.stages[stage], world.levels.nodes(stage + 1)
+    W[stage].requires_grad_()
+    total = torch.zeros_like(W[stage])
+    for sequence in _batch(world, stage):
+        loss = world.loss(world.output(world.stage_input(sequence, now), now.layers, W), sequence, now)
+        total += torch.autograd.grad(loss * len(sequence), W[stage])[0]
+    return total[:, nodes.start : nodes.stop].detach() / world.ranges[stage][1]
+
+
+def _batch(world: World, stage: int) -> Iterator[Tensor]:
+    """The true sequences of a stage's samples, some at a time."""
+    start, B = world.ranges[stage]
+    for first in range(start, start + B, _CHUNK):
+        yield world.sequence(world.draw(first, min(_CHUNK, start + B - first), "train"))
+
+
+def _after(world: World, stage: int) -> Sequence[Tensor]:
     """Weights after a stage (from 0), if they were kept; else the final ones, which freezing says are the same."""
-    return world.history[stage] if world.history else world.weights
+    return world.history[stage] if world.history else world.whole or world.weights
+
+
+def _before(world: World, stage: int) -> list[Tensor]:
+    """T × T weights as the stage (from 0) finds them: those of the stages before it, and 0."""
+    found = world.full(_after(world, max(stage - 1, 0)))
+    return [w if layer < stage else torch.zeros_like(w) for layer, w in enumerate(found)]
+
+
+def _recovered(world: World, weights: Sequence[Tensor], layer: int, K: float) -> bool:
+    columns = world.written(world.full(weights)[layer], layer)
+    return bool(recovered_columns(columns, world.tree.layer_children(layer), K).all())
 
 
 def _on_children(world: World, layer: int) -> Tensor:
@@ -257,8 +285,7 @@ def _on_children(world: World, layer: int) -> Tensor:
 
 def _gap(world: World, W: Tensor, layer: int) -> float:
     """How far the children of a layer's columns are above all other keys, at least; 0 or less if they do not tie."""
-    index = torch.tensor(world.tree.layer_children(layer)).T
-    children, others = W.gather(0, index), W.scatter(0, index, -torch.inf)
+    children, others = split(world.written(W, layer), world.tree.layer_children(layer))
     return float((children.amin(dim=0) - others.amax(dim=0)).min()) if bool((children[0] == children[1]).all()) else 0.0
 
 

@@ -3,6 +3,7 @@ r"""Everything that a statement of the paper can speak about, each ingredient re
 | name        | paper                 | meaning                                                                   | where        |
 | ----------- | --------------------- | ------------------------------------------------------------------------- | ------------ |
 | weights     | W^(ℓ)                 | level form, float64; ``full`` has them as T × T                           | section 2.2  |
+| whole       | W^(ℓ)                 | block form, of a model that has it; ``weights`` is then a part of it      | section 2.2  |
 | visible     | C                     | ``visible[key, query]``                                                   | Definition 1 |
 | softmax     | S                     | (logits, visible) → attention, keys × queries                             | Definition 1 |
 | link        | φ                     | link function                                                             | Definition 2 |
@@ -36,16 +37,16 @@ from internalize.counter import Stream
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.options import SolveOptions
-from internalize.parity.algorithm import SolveResult, Solving, setting_of, solve
+from internalize.parity.certificates.reading import ingredients_of_run, ingredients_of_solve
 from internalize.parity.data import add_trace, draw_bits
-from internalize.parity.gates import named_gates, paper_gates
-from internalize.parity.link import COSINE, Link, get_link
+from internalize.parity.gates import paper_gates
+from internalize.parity.link import COSINE, Link
 from internalize.parity.loss import stage_loss
-from internalize.parity.mask import level_mask, masked_softmax, named_mask
+from internalize.parity.mask import level_mask, masked_softmax
 from internalize.parity.prediction import Setting
 from internalize.parity.stages import ParityStage, parity_stages
 from internalize.parity.tree import Levels, ParityTree
-from internalize.parity.weights import level_weights
+from internalize.parity.weights import level_parts, weight_shapes
 from internalize.runs import Run
 
 Layers = tuple[Tensor, ...]
@@ -81,6 +82,7 @@ class World:
     ranges: tuple[tuple[int, int], ...] = ()
     history: tuple[Layers, ...] = ()
     curriculum: str = "log-icot"
+    whole: Layers = ()
     epsilon: float = 1.0
     test_count: int = 1000
 
@@ -90,12 +92,15 @@ class World:
     def of_weights(
         tree: ParityTree, weights: Sequence[Tensor], link: Link = COSINE, seed: int = 0, **more: Any
     ) -> "World":
-        """The paper's model with anyone's weights in level form (CONTRACT.md), whatever made them."""
+        """The paper's model with anyone's weights in level or block form (CONTRACT.md), whatever made them."""
         levels = tree.levels
-        wanted = [(levels.level_end[layer], levels.width(layer + 1)) for layer in range(levels.L)]
+        whole: Layers = ()
+        if weights and all(tuple(w.shape) == (levels.T, levels.T) for w in weights) and len(weights) == levels.L:
+            whole, weights = _doubled(weights), level_parts(weights, levels)
+        wanted = list(weight_shapes(levels, "level").values())
         if [tuple(w.shape) for w in weights] != wanted:
             raise InputError(f"weights of shapes {[tuple(w.shape) for w in weights]}, not {wanted} as n and k ask")
-        if not all(bool(w.isfinite().all()) for w in weights):
+        if not all(bool(w.isfinite().all()) for w in (*weights, *whole)):
             raise InputError("a weight is not a finite number; no statement speaks about such a model")
 
         def draw(start: int, count: int, stream: Stream) -> Tensor:
@@ -112,21 +117,13 @@ class World:
         unknown = set(more) - {field.name for field in fields(World)}
         if unknown:
             raise InputError(f"a world has no ingredient {', '.join(sorted(unknown))}")
-        return World(tree=tree, link=link, weights=_doubled(weights), seed=seed, **(given | more))
+        given["history"] = tuple(_doubled(layers) for layers in more.pop("history", ()))
+        return World(tree=tree, link=link, weights=_doubled(weights), whole=whole, seed=seed, **(given | more))
 
     @staticmethod
     def of_solve(options: SolveOptions, tree: ParityTree | None = None) -> "World":
         """Run Algorithm 1 and keep what it did at every stage."""
-        tree = ParityTree.draw(options.n, options.k, options.seed) if tree is None else tree
-        history: list[Layers] = []
-        ranges: list[tuple[int, int]] = []
-
-        def keep(solving: Solving) -> None:
-            history.append(_doubled(solving.weights))
-            ranges.append(solving.samples)
-
-        result: SolveResult = solve(options, tree, on_stage=keep)
-        return _of_algorithm(options, tree, result.weights, tuple(history), tuple(ranges))
+        return World.of_weights(**ingredients_of_solve(options, tree))
 
     @staticmethod
     def of_run(run: Run, epsilon: float | None = None) -> "World":
@@ -136,43 +133,8 @@ class World:
             run: the folder, whoever wrote it.
             epsilon: of the theorem, if not the run's own.
         """
-        try:
-            world = World._of_run(run)
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise InputError(
-                f"{run.path / 'config.json'} or metrics.jsonl is not as the contract has it ({what})"
-            ) from None
+        world = World.of_weights(**ingredients_of_run(run))
         return world if epsilon is None else replace(world, epsilon=epsilon)
-
-    @staticmethod
-    def _of_run(run: Run) -> "World":
-        config, where = run.config, run.path / "weights.safetensors"
-        secret = tuple(int(j) for j in config.get("secret", ()))
-        tree = ParityTree(int(config["n"]), secret, tuple(int(j) for j in config.get("pairing", ())))
-        if tree.k != config["k"]:
-            raise InputError(f"{run.path / 'config.json'}: k={config['k']}, but secret has {tree.k} positions")
-        weights = level_weights(run.weights(), tree.levels, where)
-        if config.get("kind") == "solve":
-            known = {field.name for field in fields(SolveOptions)}
-            options = SolveOptions(**{name: value for name, value in config.items() if name in known})
-            used = tuple((line["first_sample"], line["stage_samples"]) for line in run.metrics())
-            return _of_algorithm(options, tree, weights, _snapshots(run, tree), used)
-        schedule = Curriculum(
-            config.get("curriculum", "log-icot"), int(config.get("chunk", 1)), tuple(config.get("boundaries", ()))
-        )
-        return World.of_weights(
-            tree,
-            weights,
-            get_link(str(config.get("link", "cosine"))),
-            int(config.get("seed", 0)),
-            visible=named_mask(str(config.get("mask", "level")), tree.levels),
-            gates=named_gates(str(config.get("gates", "paper")), tree.levels),
-            stages=parity_stages(tree.levels, schedule),
-            curriculum=schedule.method,
-        )
 
     # -- what follows from the ingredients --------------------------------------------------------------------------
 
@@ -186,14 +148,40 @@ class World:
         """Whether statements are checked on all inputs."""
         return self.tree.n <= EXHAUSTIVE
 
+    @property
+    def departure(self) -> str | None:
+        """Why what is said about Algorithm 1 does not apply here; None if it does."""
+        if self.algorithm is None:
+            return "the weights are not Algorithm 1's, whose quantised steps the statement is about"
+        if self.curriculum != "log-icot":
+            return f"trained by {self.curriculum}; the statement is about Algorithm 1 on the stages of Log-ICoT"
+        if self.algorithm.grid == "none":
+            return "the weights were not rounded; the statement is about the quantised steps of Algorithm 1"
+        return None
+
+    @property
+    def gated_as_printed(self) -> bool:
+        """Whether the gates are the prescribed ones."""
+        return torch.equal(self.gates, paper_gates(self.levels))
+
     def full(self, weights: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Weights as T × T matrices, zero where Definition 3 never looks."""
+        """Weights as T × T matrices: block form as it is, level form with zeros where Definition 3 never looks."""
         found: list[Tensor] = []
-        for layer, w in enumerate(self.weights if weights is None else weights):
+        for layer, w in enumerate((self.whole or self.weights) if weights is None else weights):
             nodes = self.levels.nodes(layer + 1)
             right, below = self.levels.T - nodes.stop, self.levels.T - w.shape[-2]
-            found.append(nn.functional.pad(w, (nodes.start, right, 0, below)))
+            found.append(w if w.shape[-1] == self.levels.T else nn.functional.pad(w, (nodes.start, right, 0, below)))
         return found
+
+    def written(self, W: Tensor, layer: int) -> Tensor:
+        """The columns of T × T weights that a layer writes with, −∞ at keys out of sight: T × nodes."""
+        nodes = slice(self.levels.nodes(layer + 1).start, self.levels.nodes(layer + 1).stop)
+        return W[:, nodes].masked_fill(~self.visible[:, nodes], -torch.inf)
+
+    def keys(self, layer: int) -> int:
+        """How many keys a node that the layer writes sees, at most."""
+        nodes = self.levels.nodes(layer + 1)
+        return int(self.visible[:, nodes.start : nodes.stop].sum(dim=0).max())
 
     def attention(self, W: Tensor) -> Tensor:
         """Attention of a layer with the T × T weights W, keys × queries."""
@@ -271,30 +259,3 @@ def block_shifts(L: int) -> Tensor:
 
 def _doubled(weights: Sequence[Tensor]) -> Layers:
     return tuple(w.detach().cpu().double() for w in weights)
-
-
-def _of_algorithm(
-    options: SolveOptions,
-    tree: ParityTree,
-    weights: Sequence[Tensor],
-    history: tuple[Layers, ...],
-    ranges: tuple[tuple[int, int], ...],
-) -> World:
-    return World.of_weights(
-        tree,
-        weights,
-        get_link(options.link),
-        options.seed,
-        algorithm=setting_of(options),
-        ranges=ranges,
-        history=history,
-        epsilon=options.epsilon,
-    )
-
-
-def _snapshots(run: Run, tree: ParityTree) -> tuple[Layers, ...]:
-    """The weights after every stage, if the run kept them all."""
-    found = dict(run.snapshots())
-    if list(found) != list(range(1, tree.L + 1)):
-        return ()
-    return tuple(_doubled(level_weights(tensors, tree.levels, run.path / "snapshots")) for tensors in found.values())

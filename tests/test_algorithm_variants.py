@@ -1,0 +1,275 @@
+"""forms.py: Algorithm 1 with other curricula, masks and gates, and without rounding."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from internalize import Curriculum, InputError, cli
+from internalize.options import FixedGates, Mask, SolveOptions
+from internalize.parity import (
+    LiteralTransformer,
+    ParityTree,
+    add_trace,
+    draw_bits,
+    get_link,
+    named_gates,
+    named_mask,
+    parity_stages,
+    stage_input,
+    stage_loss,
+)
+from internalize.parity import algorithm as algorithm_module
+from internalize.parity.algorithm import SolveResult, Solving, samples_of, setting_of, solve
+from internalize.parity.forms import BlockModel, CotModel, stages_of
+from internalize.parity.freezing import off_child_mass, trained_gradient_bounds
+from internalize.parity.kept import solve_kept
+from internalize.parity.recovery import quantise
+from internalize.parity.streaming import Samples, all_gradients, gradient_at_zero
+from internalize.parity.weights import level_parts
+from internalize.runs import Run
+
+
+def equal(a: SolveResult, b: SolveResult) -> bool:
+    return all(torch.equal(v, w) for v, w in zip(a.weights, b.weights, strict=True))
+
+
+# ---------------------------------------------------------------- curricula
+
+
+def test_the_first_stage_of_a_level_trains_it_and_the_others_are_idle():
+    """Each layer is the rounded step on the samples of its level's first stage, and nothing moves it afterwards."""
+    options = SolveOptions(n=30, k=16, seed=2, curriculum="icot")
+    result = solve(options)
+    tree, setting, B = ParityTree.draw(30, 16, 2), setting_of(options), samples_of(options)
+    assert result.solved
+    assert (result.steps, result.idle_stages) == (15, 11)
+    firsts = [number for number, record in enumerate(result.stages) if not record.idle]
+    assert firsts == [0, 8, 12, 14]
+    for layer, number in enumerate(firsts):
+        samples = Samples(tree, 2, number * B, B)
+        gradient = gradient_at_zero(samples, result.weights[:layer], get_link("cosine"))
+        wanted = quantise(-setting.amplitude * setting.unit_rates[layer] * gradient, setting.amplitude)
+        torch.testing.assert_close(result.weights[layer], wanted, rtol=0, atol=0)
+    assert torch.equal(result.weights[0], solve(replace(options, curriculum="log-icot")).weights[0])
+    assert solve(SolveOptions(n=30, k=16)).idle_stages == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SolveOptions(n=16, k=8, curriculum="icot"),
+        SolveOptions(n=16, k=8, curriculum="icot", samples=450, seed=6),
+        SolveOptions(n=16, k=8, curriculum="icot", K=1.0, samples=2000),
+        SolveOptions(n=12, k=8, curriculum="icot", preset="paper"),
+    ],
+)
+def test_computing_idle_stages_changes_nothing(options: SolveOptions):
+    """What the bound proves idle is; failed stages and small K, where a level's later stages do move it, are computed."""
+    needed, everything = solve(options), solve(replace(options, update="all"))
+    assert equal(needed, everything)
+    assert needed.idle_stages == everything.idle_stages
+
+
+@pytest.mark.parametrize("K", [4.0, 7.0])
+def test_bound_of_the_trained_layers_gradient(K: float):
+    """The second claim against autograd on single samples: never exceeded, and for the layer that is read not far off."""
+    tree = ParityTree.draw(16, 16, seed=4)
+    W = [torch.zeros(tree.levels.level_end[layer], tree.levels.width(layer + 1)).double() for layer in range(tree.L)]
+    for layer, w in enumerate(W):
+        for column, pair in enumerate(tree.layer_children(layer)):
+            w[list(pair), column] = K
+    masses = [off_child_mass(end, K) for end in tree.levels.level_end]
+    samples = [Samples(tree, 0, index, 1, dtype=torch.float64) for index in range(40)]
+    for top in range(tree.L):
+        bounds = trained_gradient_bounds(tree.levels, get_link("cosine"), masses[: top + 1])
+        alone = [all_gradients(sample, W, get_link("cosine"), top) for sample in samples]
+        for layer, bound in enumerate(bounds):
+            largest = max(float(gradients[layer].abs().max()) for gradients in alone)
+            assert 0 < largest <= bound
+            assert layer < top or bound < 1000 * largest or K < 7
+
+
+def test_hidden_nodes_of_a_level_have_no_gradient():
+    """The stages of icot in level form against autograd of the printed loss, at weights that are not recovered."""
+    tree, link = ParityTree.draw(10, 8, 1), get_link("cosine")
+    generator = torch.Generator().manual_seed(0)
+    options = SolveOptions(n=10, k=8, curriculum="icot", dtype="float64")
+    literal = LiteralTransformer(tree.levels)
+    W = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in _full(tree)]
+    sequence = add_trace(tree, draw_bits(10, 3, 0, 40, dtype=torch.float64))
+    for stage in stages_of(options)[1:6:2]:
+        leaves = [w.clone().requires_grad_() for w in W]
+        stage_loss(literal(leaves, stage_input(sequence, stage), stage.layers), sequence, stage).backward()
+        hidden = stage.supervised[0] - tree.levels.nodes(stage.layers).start
+        samples = Samples(tree, 3, 0, 40, dtype=torch.float64)
+        found = all_gradients(samples, level_parts(W, tree.levels), link, stage.layers - 1, hidden)
+        grads = [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in leaves]
+        for got, wanted in zip(found, level_parts(grads, tree.levels), strict=False):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16)])
+def test_explicit_cot_recovers_every_column_in_one_step(n: int, k: int):
+    result = solve(SolveOptions(n=n, k=k, curriculum="cot"))
+    assert result.solved
+    assert result.max_error <= 1e-6
+    assert (result.steps, len(result.weights), result.weights[0].shape) == (1, 1, (n + k - 1, k - 1))
+    tree = ParityTree.draw(n, k, 0)
+    for column, m in enumerate(range(n, tree.T)):
+        assert set(result.weights[0][:, column].topk(2).indices.tolist()) == set(tree.children(m))
+
+
+def test_without_a_chain_it_is_chance():
+    result = solve(SolveOptions(n=16, k=8, curriculum="none"))
+    assert result.steps == result.failed_stage == 1
+    assert not result.exact_recovery
+    assert abs(result.accuracy - 0.5) < 0.03
+    assert result.reason is not None
+    assert "Proposition 1" in result.reason
+    assert "the defaults (log-icot, level mask, paper gates, grid K" in result.reason
+    assert solve(SolveOptions(n=16, k=2, curriculum="none")).solved  # k = 2: there is no chain to be without
+
+
+# ---------------------------------------------------------------- masks, gates, rounding
+
+
+@pytest.mark.parametrize("options", [SolveOptions(n=16, k=8), SolveOptions(n=16, k=8, curriculum="icot", samples=600)])
+def test_block_form_of_the_papers_model_is_the_fast_path(options: SolveOptions, monkeypatch: pytest.MonkeyPatch):
+    fast = solve(options)
+    monkeypatch.setattr(algorithm_module, "form_of", lambda options: "block")
+    general = solve(options)
+    assert general.weights[0].shape == (23, 23)
+    tree = ParityTree.draw(16, 8, 0)
+    for level, full, part in zip(fast.weights, general.weights, level_parts(general.weights, tree.levels), strict=True):
+        torch.testing.assert_close(part, level, rtol=0, atol=0)
+        assert int(full.count_nonzero()) == int(part.count_nonzero())
+    assert general.exact_recovery == fast.exact_recovery
+    assert general.idle_stages == fast.idle_stages
+    for one, other in zip(general.stages, fast.stages, strict=True):
+        assert one.recovered == other.recovered
+        if not one.idle:
+            assert one.margin == pytest.approx(other.margin, abs=1e-5)
+
+
+def _full(tree: ParityTree) -> list[Tensor]:
+    return [torch.zeros(tree.T, tree.T, dtype=torch.float64) for _ in range(tree.L)]
+
+
+@pytest.mark.parametrize(("mask", "gates"), [("causal", "paper"), ("level", "ones"), ("causal", "cot")])
+def test_gradients_in_block_form_are_the_literal_models(mask: Mask, gates: FixedGates):
+    options = SolveOptions(n=8, k=4, dtype="float64", mask=mask, gates=gates)
+    tree = ParityTree.draw(8, 4, 0)
+    model = BlockModel(tree, setting_of(options), options)
+    literal = LiteralTransformer(
+        tree.levels, visible=named_mask(mask, tree.levels), gates=named_gates(gates, tree.levels)
+    )
+    generator = torch.Generator().manual_seed(1)
+    W = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in model.start()]
+    sequence = add_trace(tree, draw_bits(8, 0, 0, 30, dtype=torch.float64))
+    for stage in parity_stages(tree.levels, Curriculum("log-icot")):
+        leaves = [w.clone().requires_grad_() for w in W]
+        stage_loss(literal(leaves, stage_input(sequence, stage), stage.layers), sequence, stage).backward()
+        found = model.gradients(Samples(tree, 0, 0, 30, chunk=7, dtype=torch.float64), W, stage, None)
+        for gradient, leaf in zip(found, leaves, strict=True):
+            wanted = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-13)
+
+
+def test_the_causal_mask_does_no_harm():
+    result = solve(SolveOptions(n=16, k=8, mask="causal"))
+    assert result.solved
+    assert result.max_error <= 1e-6
+    options = SolveOptions(n=16, k=8, mask="causal")
+    model, W = BlockModel(ParityTree.draw(16, 8, 0), setting_of(options), options), list(result.weights)
+    assert model.recovered(W, 0)
+    W[0] = W[0].clone()
+    W[0][17, 16] = 100.0  # a key that the first node does not see
+    assert model.recovered(W, 0)
+    W[0][16, 17] = 100.0  # one that the second does, on its own level
+    assert not model.recovered(W, 0)
+
+
+@pytest.mark.parametrize(("gates", "why"), [("ones", "Lemma 1"), ("cot", "those that were computed before it")])
+def test_other_gates_fail_and_say_why(gates: FixedGates, why: str):
+    for seed in range(2):
+        result = solve(SolveOptions(n=16, k=8, gates=gates, seed=seed))
+        assert result.stages[0].recovered  # the first layer is not yet in any later one's way
+        assert not result.exact_recovery
+        assert result.accuracy < 0.7
+        assert result.reason is not None
+        assert why in result.reason
+    few = solve(SolveOptions(n=16, k=8, gates=gates, samples=50))
+    assert few.failed_stage == 1
+    assert "the noise of B=50 samples" in (few.reason or "")  # not the gates', so early
+
+
+def test_without_rounding_nothing_is_exact():
+    rounded, result = solve(SolveOptions(n=16, k=8)), solve(SolveOptions(n=16, k=8, grid="none"))
+    assert result.samples_per_stage == rounded.samples_per_stage
+    assert (result.exact_recovery, result.failed_stage) == (False, 1)
+    assert result.reason is not None
+    assert "grid=none rounds nothing" in result.reason
+    kept: list[Solving] = []
+    solve(SolveOptions(n=16, k=4, grid="none"), on_stage=kept.append)
+    assert torch.equal(kept[0].weights[0], kept[0].step)
+    assert not torch.equal(kept[1].weights[0], kept[0].weights[0])  # nothing freezes a layer
+
+
+@pytest.mark.parametrize("changes", [{"curriculum": "cot"}, {"mask": "causal"}])
+def test_an_adversary_breaks_other_models_too(changes: dict):
+    options = SolveOptions(n=16, k=8, samples=20_000, test_samples=10, **changes)
+    norm = max(0.5 / rate for rate in setting_of(options).unit_rates)
+    aimed = replace(options, oracle="adversarial", oracle_error=norm)
+    assert not solve(aimed).exact_recovery
+    assert solve(replace(aimed, oracle_error=0.1 * norm)).exact_recovery
+    assert solve(replace(aimed, oracle="random", oracle_error=0.1 * norm)).exact_recovery
+
+
+def test_the_rate_of_explicit_cot_is_each_columns():
+    options = SolveOptions(n=16, k=8, curriculum="cot")
+    model = CotModel(ParityTree.draw(16, 8, 0), setting_of(options), options)
+    rates = model.rate(stages_of(options)[0]) / model.setting.amplitude
+    wanted = [model.setting.unit_rates[level] for level in (0, 0, 0, 0, 1, 1, 2)]
+    assert rates.tolist() == pytest.approx(wanted)
+
+
+# ---------------------------------------------------------------- folders
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "stop"),
+    [
+        ({"curriculum": "icot"}, ["W1", "W2", "W3"], 5),
+        ({"mask": "causal"}, ["W1_full", "W2_full", "W3_full"], 2),
+        ({"gates": "ones", "curriculum": "icot"}, ["W1_full", "W2_full", "W3_full"], 3),
+        ({"curriculum": "cot"}, ["W"], 1),
+    ],
+    ids=str,
+)
+def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], stop: int):
+    options, run = SolveOptions(n=16, k=8, seed=4, samples=1000, **changes), Run(tmp_path / "run")
+
+    def interrupt(solving: Solving) -> None:
+        if len(solving.records) == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(cli.Interrupted):
+        solve_kept(options, run, on_stage=interrupt, snapshots=True)
+    again, alone = solve_kept(options, run, resume=True, snapshots=True), solve(options)
+    assert equal(again, alone)
+    assert again.stages == alone.stages
+    assert again.idle_stages == alone.idle_stages
+    assert sorted(run.weights()) == names
+    assert len(list(run.snapshots())) == len(run.metrics()) == alone.steps
+    assert run.config["mask"] == options.mask
+    assert run.config["gates"] == ("cot" if options.curriculum == "cot" else options.gates)
+    assert solve_kept(options, run, resume=True).to_json() == again.to_json()
+
+
+@pytest.mark.parametrize("change", [{"mask": "causal"}, {"gates": "ones"}])
+def test_explicit_cot_has_its_own_mask_and_gates(change: dict):
+    with pytest.raises(InputError, match="the one-layer model of --curriculum cot has its own"):
+        SolveOptions(curriculum="cot", **change)
