@@ -39,6 +39,7 @@ LEARNED: dict[str, dict[str, Any]] = {
     "residual": {"output": "residual"},
     "streams": {"output": "streams"},
     "mlp": {"link": "mlp"},
+    "fitted mlp": {"link": "mlp-fitted"},
     "all": {"gates": "input", "value": "learned", "output": "streams", "link": "mlp", "mask": "causal"},
 }
 ABLATED: dict[str, dict[str, Any]] = {
@@ -241,6 +242,13 @@ def test_a_network_begins_from_its_runs_seed():
         assert torch.equal(weight[0], together.named_weights()[name][1]), name
     one, other = (together.named_weights()["mlp1_weight"][run] for run in (0, 1))
     assert not torch.equal(one, other)
+
+
+def test_a_fitted_network_is_nearly_the_link():
+    model = relaxed((0, 1, 2), link="mlp-fitted")
+    z = torch.linspace(-1, 1, 41, dtype=torch.float64).expand(3, 1, 41)
+    for network in model.mlp:
+        assert float((network(z) - model.link(z)).detach().abs().max()) < 0.05
 
 
 def test_open_gates_collapse_and_a_causal_mask_does_not():

@@ -36,7 +36,8 @@ class ModelOptions:
     """Who takes a layer's update: the level that it writes (the paper's), all positions, all nodes (cot), or what is learned:
     one gate a layer and position, or gates that also depend on the state and its update (input, as in GTrXL)."""
     link: str = "cosine"
-    """Link function: cosine (the paper's), quartic, or mlp: a small trained network in its place."""
+    """Link function: cosine (the paper's), quartic, or a small trained network in its place: mlp begins at random, mlp-fitted
+    as the cosine."""
     value: Literal["fixed", "learned"] = "fixed"
     """learned: each layer scales what it reads by a trained number."""
     output: Literal["shift", "residual", "streams"] = "shift"
@@ -60,24 +61,21 @@ class ModelOptions:
     @property
     def as_in_paper(self) -> bool:
         """Whether this is Definition 3 itself, which has the fast level form."""
-        return (self.mask, self.gates, self.value, self.output, self.shows) == (
-            "level",
-            "paper",
-            "fixed",
-            "shift",
-            True,
-        ) and (self.link != "mlp")
+        model = (self.mask, self.gates, self.value, self.output)
+        return model == ("level", "paper", "fixed", "shift") and self.shows and not self.has_network
+
+    @property
+    def has_network(self) -> bool:
+        """Whether a trained network stands in for the link."""
+        return self.link in ("mlp", "mlp-fitted")
 
     @property
     def shows(self) -> bool:
         """Whether the input shows the supervised tokens."""
         if self.tokens != "auto":
             return self.tokens == "shown"
-        return (
-            (self.value, self.output) == ("fixed", "shift")
-            and self.link != "mlp"
-            and self.gates not in ("learned", "input")
-        )
+        learned = self.gates in ("learned", "input") or self.has_network
+        return not learned and (self.value, self.output) == ("fixed", "shift")
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class TrainOptions(ModelOptions):
         self.schedule()
         if self.curriculum == "cot" and not self.as_in_paper:
             raise InputError(
-                "cot is a model of its own: mask, gates, value, output, tokens and --link mlp are not for it"
+                "cot is a model of its own: mask, gates, value, output, tokens and a network as link are not for it"
             )
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold={self.threshold} is a share of samples, above 0 and at most 1")

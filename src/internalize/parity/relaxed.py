@@ -34,6 +34,9 @@ HIDDEN: Final = 32
 SPREAD: Final = 4.0
 """How steep its units are at the start. At uniform attention z is about 1/√n, and a unit that is straight there sees no product."""
 
+RIDGE: Final = 1e-3
+"""Price of large weights in a network that is fitted to φ."""
+
 
 class LearnedGates(nn.Module):
     """Gates of every layer and position, from a bias that carries first."""
@@ -77,11 +80,12 @@ class RelaxedTransformer(BlockTransformer):
             gates = LearnedGates(levels, runs, options.gate_bias, dtype)
         elif options.gates == "input":
             gates = InputGates(levels, runs, options.gate_bias, dtype)
-        link = COSINE if options.link == "mlp" else get_link(options.link)
+        link = COSINE if options.has_network else get_link(options.link)
         super().__init__(options.n, options.k, options.mask, gates, link, runs, dtype)  # pyright: ignore[reportArgumentType]
         self.value = _layers(options.value == "learned", levels, torch.ones(*runs, dtype=dtype))
         self.mlp = nn.ModuleList(
-            _Network(seeds, layer, dtype) for layer in range(levels.L if options.link == "mlp" else 0)
+            _Network(seeds, layer, dtype, fitted=options.link == "mlp-fitted")
+            for layer in range(levels.L if options.has_network else 0)
         )
         self.streams = {"shift": 0, "residual": 1, "streams": STREAMS}[options.output]
         S, learned = self.streams, self.streams > 0
@@ -147,15 +151,25 @@ class RelaxedTransformer(BlockTransformer):
 
 
 class _Network(nn.Module):
-    """Number in, number out: a weighted sum of tanh(steepness · z + offset), drawn from each run's seed."""
+    """Number in, number out: a weighted sum of tanh(steepness · z + offset), drawn from each run's seed.
 
-    def __init__(self, seeds: Sequence[int], layer: int, dtype: torch.dtype) -> None:
+    ``fitted``: the weights of the sum are those closest to φ on [−1, 1], with a ridge that keeps them small.
+    """
+
+    def __init__(self, seeds: Sequence[int], layer: int, dtype: torch.dtype, *, fitted: bool) -> None:
         super().__init__()
-        drawn = torch.stack([_uniform(seed, layer, 3 * HIDDEN) for seed in seeds]).view(len(seeds), 3, HIDDEN).to(dtype)
-        self.steepness = nn.Parameter(SPREAD * drawn[:, 0])
-        self.offset = nn.Parameter(SPREAD * drawn[:, 1])
-        self.weight = nn.Parameter(drawn[:, 2] / HIDDEN**0.5)
-        self.bias = nn.Parameter(torch.zeros(len(seeds), dtype=dtype))
+        drawn = torch.stack([_uniform(seed, layer, 3 * HIDDEN) for seed in seeds]).view(len(seeds), 3, HIDDEN)
+        steepness, offset = SPREAD * drawn[:, 0], SPREAD * drawn[:, 1]
+        weight, bias = drawn[:, 2] / HIDDEN**0.5, torch.zeros(len(seeds), dtype=torch.float64)
+        if fitted:
+            z = torch.linspace(-1, 1, 201, dtype=torch.float64)
+            units = torch.tanh(steepness.unsqueeze(1) * z.unsqueeze(1) + offset.unsqueeze(1))
+            units = torch.cat([units, torch.ones(len(seeds), len(z), 1, dtype=torch.float64)], dim=-1)
+            gram = units.mT @ units + RIDGE * torch.eye(HIDDEN + 1, dtype=torch.float64)
+            found = cast(Tensor, torch.linalg.solve(gram, units.mT @ COSINE(z).unsqueeze(1)))[..., 0]
+            weight, bias = found[:, :-1], found[:, -1]
+        self.steepness, self.offset = nn.Parameter(steepness.to(dtype)), nn.Parameter(offset.to(dtype))
+        self.weight, self.bias = nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
 
     def forward(self, z: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs B T"]:
         """Entry by entry."""

@@ -89,7 +89,7 @@ def train(
 
 def run_config(options: TrainOptions, seed: int) -> Json:
     """What `config.json` says of a run."""
-    if options.link != "mlp":
+    if not options.has_network:
         get_link(options.link)
     tree = ParityTree.draw(options.n, options.k, seed)
     gates = "cot" if options.curriculum == "cot" else options.gates
@@ -104,7 +104,7 @@ def _together(options: TrainOptions) -> int:
     if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
         return 1
     states = 1 if options.as_in_paper or options.curriculum == "cot" else 4 * levels.L
-    if options.link == "mlp":
+    if options.has_network:
         states *= HIDDEN
     return max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T * states))
 

@@ -1,0 +1,112 @@
+r"""How long an answer takes: one pass of the internalised model, k − 1 of the one that writes its chain.
+
+| name   | paper                  | meaning                                                                     | where       |
+| ------ | ---------------------- | --------------------------------------------------------------------------- | ----------- |
+| node   | autoregressive passes  | the chain node by node: k − 1 passes, each after the one before             | section 3.1 |
+| level  | –                      | the chain level by level: \(\log_2 k\) passes, all nodes of a level at once | –           |
+| direct | internalised reasoning | the bits in, the root out: one pass through \(\log_2 k\) layers             | section 3.1 |
+
+Weights decide nothing here: a softmax takes as long whatever it is of.
+"""
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from internalize.parity.cot import CoTTransformer
+from internalize.parity.data import draw_bits
+from internalize.parity.link import get_link
+from internalize.parity.transformer import LevelTransformer
+from internalize.parity.tree import Levels
+from internalize.parity.weights import form_of_weights, read_weights
+from internalize.runs import Run
+from internalize.workers import torch_threads
+
+By = Literal["node", "level", "direct"]
+WAYS: tuple[By, ...] = get_args(By)
+BATCHES = (1, 1000)
+WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A model and the way in which it gives its answer to some bits."""
+
+    model: LevelTransformer | CoTTransformer
+    by: By
+
+    @property
+    def passes(self) -> int:
+        """Passes that wait for each other."""
+        return len(self.model.passes(self.by)) if isinstance(self.model, CoTTransformer) and self.by != "direct" else 1
+
+    def __call__(self, bits: Tensor) -> Tensor:
+        """The root."""
+        if isinstance(self.model, LevelTransformer):
+            return self.model.by_level(bits)[-1][..., -1]
+        assert self.by != "direct"
+        return self.model.generate(bits, self.by)[..., -1]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of one answer: the median of many, with the 95 % interval of the median."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+
+def new_models(n: int, k: int) -> list[Answering]:
+    """All three ways, with weights as they are before any training."""
+    cot = CoTTransformer(n, k)
+    return [Answering(LevelTransformer(n, k) if by == "direct" else cot, by) for by in WAYS]
+
+
+def models_of(run: Run) -> list[Answering]:
+    """The ways in which a finished run's model answers: one, or two if it writes its chain. In float32."""
+    config, weights = run.config, run.weights()
+    levels = Levels(config["n"], config["k"])
+    cot = form_of_weights(weights) == "cot"
+    model = (CoTTransformer if cot else LevelTransformer)(levels.n, levels.k, get_link(config["link"]))
+    own = [model.W] if isinstance(model, CoTTransformer) else list(model.W)
+    given = read_weights(weights, levels, "cot" if cot else "level", run.path / "weights.safetensors")
+    for parameter, tensor in zip(own, given, strict=True):
+        assert isinstance(parameter, nn.Parameter)
+        parameter.data.copy_(tensor)
+    return [Answering(model, by) for by in (("node", "level") if cot else ("direct",))]
+
+
+def measure_latency(subjects: Sequence[Answering], batch: int, repeats: int) -> list[Latency]:
+    """Time an answer of each on one thread. All of them, over and over, so that whatever disturbs disturbs all alike.
+
+    Each time in another order: whoever always came after the one with the largest weights would find the caches cold.
+    """
+    inputs = [draw_bits(subject.model.levels.n, 0, 0, batch, "test") for subject in subjects]
+    times: list[list[float]] = [[] for _ in subjects]
+    order, generator = list(range(len(subjects))), random.Random(0)  # noqa: S311  (no secret)
+    with torch_threads(1), torch.inference_mode():
+        for repeat in range(WARM_UP + repeats):
+            generator.shuffle(order)
+            for number in order:
+                began = time.perf_counter()
+                subjects[number](inputs[number])
+                if repeat >= WARM_UP:
+                    times[number].append(1000 * (time.perf_counter() - began))
+    return [_latency(own) for own in times]
+
+
+def _latency(times: list[float]) -> Latency:
+    """Ranks about the middle: the number of times below the true median is binomial."""
+    ordered, count = sorted(times), len(times)
+    half = 0.98 * math.sqrt(count)
+    low, high = max(0, math.floor(count / 2 - half)), min(count - 1, math.ceil(count / 2 + half) - 1)
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return Latency(middle, min(ordered[low], middle), max(ordered[high], middle), count)
