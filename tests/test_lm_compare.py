@@ -1,7 +1,6 @@
 """`lm compare`: derived schedules, equal tokens, rows, and a comparison that is stopped, crashes and goes on."""
 
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -21,12 +20,10 @@ from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted
 from internalize.intervals import mean_interval, wilson
-from internalize.lm import workers
 from internalize.lm.compare import Cost, Setting, TooFewSteps, _row, compare, measure_costs, settings
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.schedule import Schedule
 from internalize.runs import Run, find_runs
-from tests import lm_workers
 
 TINY = LmTrainOptions(
     data="parity:n=6,k=4",
@@ -256,45 +253,6 @@ def test_stopped_and_continued(tmp_path: Path):
 
 
 # Many processes
-
-
-def crew(tmp_path: Path, seeds: list[int], report: Any = lambda *_: None) -> list[tuple[int, str]]:
-    refused: list[tuple[int, str]] = []
-    jobs = [workers.Job(TINY, seed, tmp_path / f"seed-{seed}") for seed in seeds]
-    workers.train_all(jobs, 2, workers.How(), report, lambda job, reason: refused.append((job.seed, reason)))
-    return refused
-
-
-def test_crashes_and_refusals_lose_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workers, "_work", lm_workers.work)
-    seen: list[tuple[float, float, str]] = []
-    assert crew(tmp_path, [0, 2, 5, 6], lambda *place: seen.append(place)) == [(2, "the disk is full")]
-    assert sorted(path.parent.name for path in tmp_path.glob("*/done")) == ["seed-0", "seed-5", "seed-6"]
-    assert seen[-1][:2] == (160, 160)
-    assert "4/4 runs" in seen[-1][2]
-    with pytest.raises(RuntimeError, match=r"the process of \S+/seed-1 ended with status -9; tracebacks are above"):
-        crew(tmp_path / "two", [1, 7, 1, 8, 9])  # two die: nobody of the first two is left
-    assert sorted(path.parent.name for path in tmp_path.glob("two/*/done")) == ["seed-7", "seed-8", "seed-9"]
-    monkeypatch.setattr(workers, "_work", lm_workers.cannot_begin)
-    with pytest.raises(RuntimeError, match="ended with status 5 before its first run"):
-        crew(tmp_path / "three", [0, 5, 6])
-    assert multiprocessing.active_children() == []
-
-
-def test_interrupted_processes_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workers, "_work", lm_workers.work)
-
-    def interrupt(done: float, total: float, seen: str) -> None:
-        if "waits" in seen and done >= 40 and not stopped:
-            stopped.append(seen)
-            signal.raise_signal(signal.SIGINT)
-
-    stopped: list[str] = []
-    with pytest.raises(Interrupted):
-        crew(tmp_path, [3, 0, 3, 3], interrupt)
-    assert (tmp_path / "seed-3" / "saved").exists()
-    assert stopped[0].startswith("1/4 runs  log-icot seed 3 waits")
-    assert multiprocessing.active_children() == []
 
 
 SCRIPT = """

@@ -83,30 +83,32 @@ from internalize.options import TrainOptions
 if __name__ == "__main__":
     options = TrainOptions(n=12, k=4, steps=int(sys.argv[2]), eval_every=5, eval_samples=100)
     paper.reproduce.__kwdefaults__.update(paper=options)
-    paper.reproduce.__defaults__ = ((paper.Experiment("tiny", options, 2),),)
-    sys.exit(cli.main(["paper", "--out", sys.argv[1], "--processes", "1"]))
+    processes = int(sys.argv[3])  # two seeds together in this process, or one in each of two
+    paper.reproduce.__defaults__ = ([paper.Experiment(f"{n}", options, 2 // processes) for n in range(processes)],)
+    sys.exit(cli.main(["paper", "--out", sys.argv[1], "--processes", sys.argv[3]]))
 """
 
 
-def start(tmp_path: Path, steps: int) -> subprocess.Popen[str]:
+def start(tmp_path: Path, steps: int, processes: int) -> subprocess.Popen[str]:
     script = tmp_path / "small_paper.py"
     script.write_text(SCRIPT)
-    argv = [sys.executable, str(script), str(tmp_path / "report"), str(steps)]
+    argv = [sys.executable, str(script), str(tmp_path / "report"), str(steps), str(processes)]
     return subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_metrics(folder: Path) -> None:
     for _ in range(1200):
-        if any(path.stat().st_size for path in folder.rglob("metrics.jsonl")):
+        if sum(path.stat().st_size > 0 for path in folder.rglob("metrics.jsonl")) == 2:
             return
         time.sleep(0.05)
-    raise AssertionError("no run began in 60 s")
+    raise AssertionError("not both runs began in 60 s")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
     """Ctrl-C: 130, and every run is saved. kill -9 of the parent: its processes end by themselves and let go."""
-    process = start(tmp_path, steps=2000)
+    processes = 1 if number == signal.SIGINT else 2
+    process = start(tmp_path, 2000, processes)
     wait_for_metrics(tmp_path / "report")
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
@@ -123,7 +125,7 @@ def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
             pass
     assert not any(run.finished for run in runs)
     reached = max(runs[0].checkpoint_steps())
-    again = start(tmp_path, steps=2000)
+    again = start(tmp_path, 2000, processes)
     try:
         for _ in range(1200):
             metrics = runs[0].metrics()

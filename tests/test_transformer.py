@@ -286,7 +286,9 @@ def test_gates_that_look_at_the_states():
     tree = ParityTree.draw(6, 4, 0)
     prescribed = named_gates("paper", tree.levels)
     by_name = BlockTransformer(6, 4, dtype=torch.float64)
-    by_function = BlockTransformer(6, 4, gates=lambda layer, H, Y: prescribed[layer].expand(H.shape), dtype=torch.float64)
+    by_function = BlockTransformer(
+        6, 4, gates=lambda layer, H, Y: prescribed[layer].expand(H.shape), dtype=torch.float64
+    )
     for model in (by_name, by_function):
         randomise(model, 5)
     D = sample(tree, 1)

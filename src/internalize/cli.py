@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from internalize.commands.certify import Certify
+from internalize.commands.compare import Compare
 from internalize.commands.lm import Lm
 from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
@@ -36,6 +37,7 @@ Command = (
     | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Certify, tyro.conf.subcommand("certify")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Paper, tyro.conf.subcommand("paper")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Lm, tyro.conf.subcommand("lm")]

@@ -5,25 +5,17 @@ processes of one thread each: tensors this small gain nothing from threads, and 
 number of cores.
 """
 
-import multiprocessing
 import os
-import queue
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from internalize.errors import InputError
-from internalize.interrupt import Interrupted, Interruptible
+from internalize.jobs import TOGETHER, TrainJob
 from internalize.options import TrainOptions
-from internalize.runs import Run
-
-TOGETHER = 10
-"""Seeds trained together: fixed, because the last bits of a run depend on it."""
+from internalize.workers import run_all
 
 
 @dataclass(frozen=True)
@@ -47,15 +39,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment("n30-k2", TrainOptions(k=2), 20),
 )
 """The paper's experiment, smaller and larger trees at its settings, and what the largest one needs."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """Some seeds of an experiment, trained together in one process."""
-
-    options: TrainOptions
-    seeds: tuple[int, ...]
-    folders: tuple[Path, ...]
 
 
 def reproduce(
@@ -89,27 +72,35 @@ def reproduce(
     jobs = [job for experiment in experiments for job in _jobs(out, experiment, first_seed)]
     for job in jobs:
         _discard_if_unusable(job, say)
-    _train_all([job for job in jobs if not all(Run(folder).finished for folder in job.folders)], processes, report)
-    runs = [Run(folder) for job in jobs for folder in job.folders]
+    refused: list[str] = []
+    run_all(
+        [job for job in jobs if not job.finished],
+        processes or os.cpu_count() or 1,
+        report,
+        lambda job, reason: refused.append(reason),
+        "the same command goes on",
+    )
+    if refused:
+        raise InputError("; ".join(dict.fromkeys(refused)))
+    runs = [run for job in jobs for run in job.runs]
     page = write_report(out, runs, paper=paper)
     holds = all(claim.holds for claim in claims(paper_runs(runs, paper), paper))
     figures = sorted(str(path.relative_to(out)) for path in (out / "figures").iterdir())
     return {"report": str(page), "figures": figures, "holds": holds, "seconds": round(time.perf_counter() - began, 1)}
 
 
-def _jobs(out: Path, experiment: Experiment, first_seed: int) -> Iterator[Job]:
+def _jobs(out: Path, experiment: Experiment, first_seed: int) -> Iterator[TrainJob]:
     seeds = range(first_seed, first_seed + experiment.seeds)
     for start in range(0, len(seeds), TOGETHER):
         some = tuple(seeds[start : start + TOGETHER])
-        folders = tuple(out / "runs" / experiment.name / f"seed-{seed}" for seed in some)
-        yield Job(experiment.options, some, folders)
+        yield TrainJob(out / "runs", Path(experiment.name), experiment.options, some)
 
 
-def _discard_if_unusable(job: Job, say: Callable[[str], None]) -> None:
+def _discard_if_unusable(job: TrainJob, say: Callable[[str], None]) -> None:
     """Remove a job's runs if one is damaged or has other settings. All, because their last bits depend on each other."""
     from internalize.parity.train import check_finished, run_config
 
-    runs = [Run(folder) for folder in job.folders]
+    runs = job.runs
     for run, seed in zip(runs, job.seeds, strict=True):
         if not run.path.exists():
             continue
@@ -126,104 +117,3 @@ def _discard_if_unusable(job: Job, say: Callable[[str], None]) -> None:
                 if unusable.path.exists():
                     unusable.discard()
             return
-
-
-def _train_all(jobs: Sequence[Job], processes: int | None, report: Callable[[float, float, str], None]) -> None:
-    """Train the jobs in processes that take the next one until there is none."""
-    if not jobs:
-        return
-    context = multiprocessing.get_context("spawn")
-    shared = Shared(context.Queue(), context.Value("i", 0), context.Event(), os.getpid())
-    count = min(processes or os.cpu_count() or 1, len(jobs))
-    workers = [context.Process(target=_work, args=(jobs, shared)) for _ in range(count)]
-    state = {number: (0, _updates(job.options)) for number, job in enumerate(jobs)}  # done, total
-    with Interruptible() as interrupt:
-        for worker in workers:
-            worker.start()
-        while any(worker.is_alive() for worker in workers) or not shared.said.empty():
-            if interrupt.requested:
-                shared.stop.set()
-            try:
-                message = shared.said.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if isinstance(message, Refusal):
-                shared.stop.set()
-                for worker in workers:
-                    worker.join()
-                raise InputError(message.reason)
-            state[message.job] = (message.done, message.total)
-            report(sum(done for done, _ in state.values()), sum(total for _, total in state.values()), message.text)
-    if interrupt.requested:
-        raise Interrupted("the same command goes on")
-    for worker in workers:
-        if worker.exitcode != 0:
-            raise RuntimeError(f"a training process ended with status {worker.exitcode}; its traceback is above")
-
-
-def _updates(options: TrainOptions) -> int:
-    return options.steps * len(options.schedule().stages(options.k - 1))
-
-
-# What the processes share, and what they say
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Handed to every process: where to speak, the number of the next job, a request to stop, and who began it all."""
-
-    said: "multiprocessing.Queue[Place | Refusal]"
-    next_job: "Synchronized[int]"
-    stop: Event
-    parent: int
-
-
-@dataclass(frozen=True)
-class Place:
-    """How far a job is."""
-
-    job: int
-    done: int
-    total: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a job cannot be done: a full disk, a folder in use."""
-
-    reason: str
-
-
-def _work(jobs: Sequence[Job], shared: Shared) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
-    try:
-        while (number := _take(shared.next_job)) < len(jobs) and not shared.stop.is_set():
-            _train_job(number, jobs[number], shared)
-    except InputError as error:
-        shared.said.put(Refusal(str(error)))
-    except Interrupted:
-        if os.getppid() != shared.parent:
-            os._exit(0)  # nobody is left to read what we said, and an ordinary exit would wait for them
-
-
-def _take(counter: "Synchronized[int]") -> int:
-    with counter.get_lock():
-        counter.value += 1
-        return counter.value - 1
-
-
-def _train_job(number: int, job: Job, shared: Shared) -> None:
-    from internalize.parity.train import Progress, train
-
-    def report(now: Progress) -> None:
-        if shared.stop.is_set() or os.getppid() != shared.parent:  # asked to stop, or left behind by a killed parent
-            signal.raise_signal(signal.SIGTERM)
-        accuracy = sum(m["accuracy"] for m in now.metrics) / len(now.metrics)
-        what = f"n={job.options.n} k={job.options.k} lr={job.options.lr:g} stage {now.metrics[0]['stage']}/{now.stages}"
-        shared.said.put(Place(number, now.done, now.total, f"{what}  accuracy {accuracy:.3f}"))
-
-    train(job.options, job.seeds, [Run(folder) for folder in job.folders], resume=True, report=report)

@@ -21,7 +21,6 @@ from typing import Any, Final, Literal, get_args
 from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.files import write_json
-from internalize.interrupt import Interrupted
 from internalize.intervals import mean_interval, wilson
 from internalize.lm.internalization import SAMPLE, Internalization
 from internalize.lm.models import load_tokenizer
@@ -29,16 +28,16 @@ from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOpti
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
 from internalize.lm.train import KIND, run_config
-from internalize.lm.workers import How, Job, train_all
+from internalize.lm.workers import How, LmJob
+from internalize.rows import ROWS, SOLVED, first_solved, median_of
 from internalize.runs import Run
+from internalize.workers import run_all
 
 Json = dict[str, Any]
 Budget = Literal["steps", "tokens"]
 DEFAULT_METHODS: Final[tuple[Method, ...]] = ("cot", "icot", "log-icot", "pause", "none")
-SOLVED: Final = 0.99
 SAME: Final = 0.005
 """Updates that differ by no more than this fraction are the same run."""
-ROWS: Final = "rows.json"
 
 
 class TooFewSteps(InputError):  # noqa: N818  (the user is told by an InputError that knows how many are enough)
@@ -201,20 +200,18 @@ def compare(
     planned = settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
     trained = {setting.folder: setting.options for setting in planned}
     # Seed by seed, so that whoever stops early has something of every method.
-    todo = [Job(o, seed, out / folder / f"seed-{seed}") for seed in seeds for folder, o in trained.items()]
+    todo = [LmJob(o, seed, out, folder / f"seed-{seed}", how) for seed in seeds for folder, o in trained.items()]
     for job in todo:
         Run(job.folder).check(KIND, run_config(job.options, job.seed), resume=resume)
     failures: list[str] = []
 
-    def keep(job: Job, reason: str) -> None:
+    def keep(job: LmJob, reason: str) -> None:
         failures.append(f"{job.folder}: {reason}")
         if refused is not None:
             refused(job.folder, reason)
 
-    try:
-        train_all([job for job in todo if not Run(job.folder).finished], jobs, how, report, keep)
-    except Interrupted:
-        raise Interrupted(f"the same command with --out {out} --resume goes on") from None
+    unfinished = [job for job in todo if not Run(job.folder).finished]
+    run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
     rows = [row for setting in planned if (row := _row(setting, seeds, out))]
     if rows:
         write_json(out / ROWS, {"rows": rows})
@@ -257,6 +254,7 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
     if not runs:
         return None
     results = [run.result for run in runs]
+    solved = [first_solved(run, setting.stages, "exact_match") for run in runs]
     exact = [float(result["exact_match"]) for result in results]
     mean, low, high = mean_interval(exact)
     if len(runs) == 1:
@@ -275,7 +273,7 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         "steps": _mean(results, "steps"),
         "tokens": _mean(results, "tokens"),
         "tokens_per_answer": statistics.fmean(result["tokens_per_answer"] for result in results),
-        "steps_to_99": _median([_steps_to_99(run, setting.stages) for run in runs]),
+        "steps_to_99": median_of(solved, "step"),
         "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
         "runs": [str(run.path) for run in runs],
     }
@@ -283,15 +281,3 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
 
 def _mean(results: Sequence[Mapping[str, Any]], key: str) -> int:
     return round(statistics.fmean(result[key] for result in results))
-
-
-def _steps_to_99(run: Run, stages: int) -> float:
-    """The first evaluation in the last stage that is good enough; inf if there was none."""
-    good = (m["step"] for m in run.metrics() if m["stage"] == stages and m["exact_match"] >= SOLVED)
-    return next(good, math.inf)
-
-
-def _median(steps: Sequence[float]) -> int | None:
-    """The lower median; None where fewer than half got there."""
-    median = statistics.median_low(steps)
-    return None if math.isinf(median) else int(median)

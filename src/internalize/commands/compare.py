@@ -1,0 +1,161 @@
+"""`internalize compare`."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say
+from internalize.curriculum import METHODS, Method
+from internalize.errors import InputError
+from internalize.options import TrainOptions
+
+Of = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
+COLUMNS: dict[Of, tuple[str, ...]] = {
+    "curricula": (
+        *("n", "k", "optimizer", "method", "lr", "accuracy", "95 %", "solved", "stages", "idle_stages"),
+        *("steps_to_99", "samples_to_99", "seconds_to_99", "passes", "latency_ms", "latency_ms_1000"),
+    ),
+    "latency": ("n", "k", "by", "batch", "passes", "latency_ms", "95 %", "repeats"),
+    "ablations": ("n", "k", "optimizer", "what", "accuracy", "95 %", "solved", "breaks", "turned"),
+    "gates": ("n", "k", "what", "accuracy", "95 %", "solved", "breaks", "inputs", "written", "below"),
+    "simplifications": ("n", "k", "what", "accuracy", "95 %", "solved", "breaks", "seconds"),
+}
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare what the paper does not: the curricula, ablations of its model, learned gates, lifted simplifications.
+
+    --of curricula asks what 99 % cost: none, cot, icot and log-icot under AdamW, where a stage ends once its level is learned, and
+    under Algorithm 1, where the number of samples goes down until it fails; then accuracy at equal samples, passes and latency.
+    --of latency times an answer at each of --sizes. --of ablations takes gates, mask, rounding, link and rate from the paper's
+    model one at a time and names the certificates that turn; --of gates and --of simplifications learn what the paper
+    prescribes. These take the first of --sizes. Ctrl-C saves and stops; --resume goes on, and finished runs are not made again.
+
+    For example:
+
+      $ internalize compare --out runs/compare --seeds 0:20
+      $ internalize compare --sizes 30,16 128,64 --lr 0.1 0.03 --seeds 0:5 --json
+      $ internalize compare --of ablations --out runs/ablations
+      $ internalize compare --of gates --seeds 0:20 --sizes 64,32
+      $ internalize compare --of latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
+    """
+
+    of: Of = "curricula"
+    """What to compare."""
+    sizes: tuple[str, ...] = ()
+    """Pairs n,k. Default: 30,16; for --of latency 128,2 … 128,64."""
+    methods: tuple[Method, ...] = METHODS
+    """Which curricula. cot is measured as it is used: it writes its chain."""
+    optimizers: tuple[Literal["adamw", "algorithm-1"], ...] = ("adamw", "algorithm-1")
+    """Which optimizers."""
+    seeds: str = "0:5"
+    """0:5 is 0 … 4. A seed decides the secret set and every sample."""
+    lr: tuple[float, ...] = (0.1, 0.03)
+    """Rates of AdamW to try; each curriculum's best is its row. All but --of curricula take the first."""
+    steps: int = 500
+    """Gradient steps of AdamW for each level of the tree."""
+    batch: int = 500
+    """Fresh samples a gradient step."""
+    eval_every: int | None = None
+    """Gradient steps between evaluations, which decide when a stage ends. Default: 5 for curricula, else 25."""
+    eval_samples: int = 2000
+    """Held-out samples."""
+    gate_bias: float = TrainOptions.gate_bias
+    """For learned gates: their logits at the start. Negative: carry first."""
+    gate_penalty: float = TrainOptions.gate_penalty
+    """For learned gates: weight in the loss of the sum of all gates."""
+    repeats: int = 100
+    """Answers that are timed, at each batch size."""
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Runs at once, each in a process of its own with one thread."""
+    out: Path | None = None
+    """Folder for the runs, below a folder of the name of --of, for rows.json and figures. Without it, a new one below runs/."""
+    resume: Flag[bool] = False
+    """Continue the comparison in --out where it stopped."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Make what is missing, show the rows."""
+        seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
+        sizes = tuple(_size(text) for text in self.sizes) or _default_sizes(self.of)
+
+        from internalize.compare import CompareOptions
+        from internalize.jobs import Circumstances
+        from internalize.progress import Progress
+
+        options = CompareOptions(
+            sizes=sizes,
+            seeds=seeds,
+            methods=tuple(dict.fromkeys(self.methods)),
+            optimizers=tuple(dict.fromkeys(self.optimizers)),
+            lr=self.lr,
+            steps=self.steps,
+            batch=self.batch,
+            eval_every=self.eval_every or (5 if self.of == "curricula" else 25),
+            eval_samples=self.eval_samples,
+            gate_bias=self.gate_bias,
+            gate_penalty=self.gate_penalty,
+            repeats=self.repeats,
+        )
+        out = self.out or default_out("compare")
+        if self.out is None:
+            say(f"keeping the runs in {out}")
+        failed: list[dict[str, str]] = []
+        lines: list[str] = []
+        with Progress(f"compare {self.of}") as progress:
+            how = Circumstances(
+                out,
+                self.resume,
+                self.jobs,
+                progress.show,
+                lambda run, reason: failed.append({"run": run, "reason": reason}),
+            )
+            rows = self._rows(options, how, lines)
+        if self.json:
+            print_json({"rows": rows, "failed": failed, "out": str(out)})
+        elif rows:
+            print_table([_shown(row) for row in rows], COLUMNS[self.of])
+        for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in failed)):
+            say(line)
+        return 2 if failed else 0
+
+    def _rows(self, options: Any, how: Any, lines: list[str]) -> list[dict[str, Any]]:
+        from internalize.ablations import compare_variants
+        from internalize.compare import compare, compare_latency
+
+        match self.of:
+            case "curricula":
+                return compare(options, how, lines.append)
+            case "latency":
+                return compare_latency(options, how, lines.append)
+            case of:
+                return compare_variants(of, options, how, lines.append)
+
+
+def _size(text: str) -> tuple[int, int]:
+    try:
+        n, k = text.split(",")
+        return int(n), int(k)
+    except ValueError:
+        raise InputError(f"sizes={text!r} is not a pair of numbers n,k like 30,16") from None
+
+
+def _default_sizes(of: Of) -> tuple[tuple[int, int], ...]:
+    return tuple((128, 2**level) for level in range(1, 7)) if of == "latency" else ((30, 16),)
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """One line a row, an interval or a list in one column."""
+    shown = dict(row)
+    middle = "latency_ms" if row["of"] == "latency" else "accuracy"
+    shown["95 %"] = f"{row[f'{middle}_low']:.3f} … {row[f'{middle}_high']:.3f}"
+    if "solved" in row:
+        shown["solved"] = f"{row['solved']}/{row['seeds']}"
+    if "breaks_at" in row:
+        shown["breaks"] = ", ".join(f"stage {stage}: {seeds}" for stage, seeds in row["breaks_at"].items()) or "never"
+    if "turned" in row:
+        shown["turned"] = ", ".join(certificate["statement"] for certificate in row["turned"] or ())
+    return shown | row.get("gate_distance", {})

@@ -1,0 +1,230 @@
+"""Runs of the parity wing as jobs for a pool of processes (``internalize.workers``), one thread each.
+
+Tensors this small gain nothing from threads, and the bits do not depend on the machine's number of cores.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from internalize.errors import InputError
+from internalize.interrupt import Interrupted, Interruptible
+from internalize.options import SolveOptions, TrainOptions
+from internalize.rows import SOLVED
+from internalize.runs import Run, begin_runs
+from internalize.workers import Report, Seen, run_all, torch_threads
+
+if TYPE_CHECKING:
+    from internalize.parity.algorithm import Solving
+
+TOGETHER: Final = 10
+"""Seeds trained together: fixed, because the last bits of a run depend on it."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Where a comparison keeps its runs, how many are made at once, and who is told."""
+
+    out: Path
+    resume: bool = False
+    processes: int = 1
+    report: Report = lambda done, total, seen: None
+    refused: Callable[[str, str], None] | None = None
+    """Called with the name of a run that cannot be made, and why. Without this, an InputError once the others are made."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.processes <= 1024:
+            raise InputError(f"jobs={self.processes} is outside 1 … 1024")
+        if Run(self.out).exists:
+            raise InputError(f"{self.out} is a run folder itself; a comparison keeps its runs in folders below --out")
+
+
+@dataclass(frozen=True)
+class ParityJob(ABC):
+    """Something that is kept in run folders."""
+
+    out: Path
+    place: Path
+    """Of the run's folder, or of the folder that holds the runs, below ``out``."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """All that there are to make, as far as is known."""
+        return [Run(self.out / self.place)]
+
+    @property
+    def name(self) -> str:
+        """The folder below ``out``."""
+        return str(self.place)
+
+    @property
+    def size(self) -> int:
+        """Updates, or runs."""
+        return 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return all(run.finished for run in self.runs)
+
+    def check(self, *, resume: bool) -> None:
+        """Refuse folders that have runs already, unless they are to be continued."""
+        for run in self.runs:
+            if run.exists and not resume:
+                raise InputError(f"{run.path}: this run was begun already; add --resume, or choose another --out")
+
+    @abstractmethod
+    def run(self, seen: Seen) -> None:
+        """Make the runs that are missing, and go on with those that were begun."""
+
+
+@dataclass(frozen=True)
+class TrainJob(ParityJob):
+    """Runs of `train` that differ in their seeds only, trained together."""
+
+    options: TrainOptions
+    seeds: tuple[int, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """One a seed."""
+        return [Run(self.out / self.place / f"seed-{seed}") for seed in self.seeds]
+
+    @property
+    def name(self) -> str:
+        """The folder below ``out``, and the seeds."""
+        first, last = self.seeds[0], self.seeds[-1]
+        return f"{self.place}/seed-{first}" + (f" … {last}" if last != first else "")
+
+    @property
+    def size(self) -> int:
+        """Updates."""
+        from internalize.parity.training import total_steps
+
+        return max(1, total_steps(self.options))
+
+    def check(self, *, resume: bool) -> None:
+        """Refuse folders that cannot become these runs'."""
+        from internalize.parity.train import run_config
+
+        for run, seed in zip(self.runs, self.seeds, strict=True):
+            run.check("train", run_config(self.options, seed), resume=resume)
+
+    def run(self, seen: Seen) -> None:
+        """Train the runs, or continue them; finished ones are left as they are."""
+        from internalize.parity.train import Progress, train
+
+        def report(now: Progress) -> None:
+            accuracy = sum(m["accuracy"] for m in now.metrics) / len(now.metrics)
+            seen(now.done, f"stage {now.metrics[0]['stage']}/{now.stages}  accuracy {accuracy:.3f}")
+
+        with torch_threads(1):
+            train(self.options, self.seeds, self.runs, resume=True, report=report)
+
+
+@dataclass(frozen=True)
+class SolveJob(ParityJob):
+    """One run of Algorithm 1, with the weights of every stage."""
+
+    options: SolveOptions
+
+    def run(self, seen: Seen) -> None:
+        """Solve, or go on with the next stage."""
+        _solve(self.options, self.runs[0], 0, seen, snapshots=True)
+
+
+@dataclass(frozen=True)
+class DescentJob(ParityJob):
+    """Runs of Algorithm 1 at fewer and fewer samples a stage, by factors of √2, until one fails; and one at given samples."""
+
+    options: SolveOptions
+    """With the number of samples to begin with."""
+    equal: int
+    """Samples a stage of the run that is made in any case."""
+
+    @property
+    def size(self) -> int:
+        """Runs. How many there will be is not known beforehand: taken to be a dozen."""
+        return 12
+
+    def descent(self) -> Iterator[Run]:
+        """The runs at fewer and fewer samples, up to the first that failed or is not finished yet."""
+        assert self.options.samples is not None
+        for halvings in range(2 * self.options.samples.bit_length() + 1):
+            run = self.at(max(1, round(self.options.samples / 2 ** (halvings / 2))))
+            yield run
+            if run.path.name == "samples-1" or not (run.finished and run.result["accuracy"] >= SOLVED):
+                return
+
+    def at(self, samples: int) -> Run:
+        """The run at so many samples a stage."""
+        return Run(self.out / self.place / f"samples-{samples}")
+
+    @property
+    def runs(self) -> list[Run]:
+        """All that there are to make, as far as is known."""
+        return [self.at(self.equal), *self.descent()]
+
+    def run(self, seen: Seen) -> None:
+        """Make the runs that are missing; the descent looks at each before it goes on to the next."""
+        for number, run in enumerate(chain([self.at(self.equal)], self.descent())):
+            if not run.finished:
+                samples = int(run.path.name.removeprefix("samples-"))
+                _solve(replace(self.options, samples=samples), run, min(number, self.size), seen)
+
+
+def _solve(options: SolveOptions, run: Run, done: int, seen: Seen, *, snapshots: bool = False) -> None:
+    from internalize.parity.kept import solve_kept
+
+    def on_stage(solving: "Solving") -> None:
+        record = solving.records[-1]
+        seen(done, f"B={solving.samples[1]}  stage {record.stage}  margin {record.margin:.2f} K")
+        if interrupt.requested:  # all finished stages are saved
+            raise Interrupted
+
+    with torch_threads(1), Interruptible() as interrupt:
+        solve_kept(options, run, resume=True, snapshots=snapshots, on_stage=on_stage)
+
+
+@dataclass(frozen=True)
+class CertifyJob(ParityJob):
+    """The certificates of a finished run, kept in a folder of their own."""
+
+    subject: Path
+    """The run's folder, below ``out``."""
+
+    def check(self, *, resume: bool) -> None:
+        """Certificates are what they are, whoever asks again."""
+
+    def run(self, seen: Seen) -> None:
+        """Check every statement."""
+        from internalize.parity.certificates import World, certify
+
+        kept = self.runs[0]
+        with torch_threads(1), begin_runs([kept], "certify", [{"run": str(self.subject)}], resume=True):
+            certificates = certify(World.of_run(Run.open(self.out / self.subject)))
+            kept.finish({"certificates": [certificate.to_json() for certificate in certificates]})
+
+
+def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:
+    """Make the runs that are missing; refuse before any if a folder is not theirs.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    for job in jobs:
+        job.check(resume=how.resume)
+    failures: list[str] = []
+
+    def refused(job: ParityJob, reason: str) -> None:
+        failures.append(f"{job.name}: {reason}")
+        if how.refused is not None:
+            how.refused(job.name, reason)
+
+    again = f"the same command with --out {how.out} --resume goes on"
+    run_all([job for job in jobs if not job.finished], how.processes, how.report, refused, again)
+    if failures and how.refused is None:
+        raise InputError("; ".join(failures))

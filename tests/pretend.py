@@ -1,0 +1,50 @@
+"""Jobs for the tests of workers.py that train nothing, so that they begin at once. No torch in here."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from internalize.errors import InputError
+from internalize.interrupt import Interrupted, Interruptible
+from internalize.workers import Seen
+
+
+@dataclass(frozen=True)
+class Pretend:
+    """What a job does, by its number: 1 dies, 2 is refused, 3 goes on until it is stopped, all others end."""
+
+    number: int
+    out: Path
+    size: int = 40
+
+    @property
+    def name(self) -> str:
+        return f"here/job-{self.number}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / f"job-{self.number}"
+
+    def run(self, seen: Seen) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        seen(1, f"in {os.getpid()}")
+        if self.number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.number == 2:
+            raise InputError("the disk is full")
+        with Interruptible() as interrupt:
+            while self.number == 3 and not interrupt.requested:
+                seen(2, "waits")
+                time.sleep(0.05)
+        if interrupt.requested:
+            (self.folder / "saved").touch()
+            raise Interrupted
+        (self.folder / "done").touch()
+
+
+def cannot_begin(pipe: Connection) -> None:
+    """A process that dies before it is ready."""
+    os._exit(5)

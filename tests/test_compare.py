@@ -1,0 +1,240 @@
+"""`compare`: the curricula under both optimizers, stopped and continued; rows that follow from the runs they name."""
+
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from internalize import cli
+from internalize.compare import CompareOptions, compare, compare_latency, idle_stages
+from internalize.errors import InputError
+from internalize.interrupt import Interrupted
+from internalize.intervals import mean_interval, wilson
+from internalize.jobs import Circumstances, DescentJob
+from internalize.options import SolveOptions
+from internalize.parity.data import draw_bits
+from internalize.parity.latency import BATCHES, measure_latency, models_of, new_models
+from internalize.rows import keep_rows, lower_median, over_seeds
+from internalize.runs import Run, find_runs
+from tests.tiny import rewrite_metrics
+
+TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.0001, 0.1), steps=40, batch=100, eval_samples=200, repeats=3)
+ARGUMENTS = ["--sizes", "8,4", "--seeds", "0:2", "--lr", "0.0001", "0.1", "--steps", "40", "--batch", "100"]
+ARGUMENTS += ["--eval-samples", "200", "--repeats", "3", "--jobs", "1"]
+PROMISED = """method optimizer n k seeds accuracy accuracy_low accuracy_high solved solved_low solved_high stages idle_stages
+    steps_to_99 samples_to_99 seconds_to_99 passes passes_by_level latency_ms latency_ms_1000 seconds budget_samples lr runs"""
+
+
+def written(out: Path) -> dict[Path, int]:
+    return {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out) if run.finished}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that was stopped twice, in a run of each optimizer, and went on."""
+    out = tmp_path_factory.mktemp("compare") / "out"
+
+    def stop_at(text: str) -> Any:
+        def report(done: float, total: float, seen: str) -> None:
+            if text in seen:
+                signal.raise_signal(signal.SIGINT)
+
+        return report
+
+    for text in ("icot/seed-0  stage 1/", "algorithm-1/icot/seed-0  B="):
+        before = written(out)
+        with pytest.raises(Interrupted, match=f"with --out {out} --resume goes on"):
+            compare(TINY, Circumstances(out, resume=bool(before), report=stop_at(text)))
+        assert before.items() < written(out).items()
+        assert not (out / "rows.json").exists()
+    (begun,) = (run for run in find_runs(out) if not run.finished)
+    assert begun.checkpoint_steps() == {1}  # a stage of Algorithm 1 is kept
+    before = written(out)
+    compare(TINY, Circumstances(out, resume=True))
+    assert before.items() < written(out).items()
+    return out
+
+
+def rows(out: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    found = json.loads((out / "rows.json").read_text())["rows"]
+    return {(row["optimizer"], row["method"]): row for row in found if row["of"] == "curricula"}
+
+
+def test_rows(out: Path):
+    found = rows(out)
+    assert len(found) == 8
+    for (optimizer, method), row in found.items():
+        assert set(PROMISED.split()) <= set(row)
+        assert (row["passes"], row["passes_by_level"]) == ((3, 2) if method == "cot" else (1, 1))
+        assert row["stages"] == {"none": 1, "cot": 1, "icot": 3, "log-icot": 2}[method]
+        assert row["idle_stages"] == (method == "icot")  # the second of the two of the first level
+        assert row["latency_ms_low"] <= row["latency_ms"] <= row["latency_ms_high"]
+        assert ("latency_ms_by_level" in row) is (method == "cot")
+        runs = [Run(Path(path)) for path in row["runs"]]
+        assert all(run.finished and run.config["curriculum"] == method for run in runs)
+        if optimizer == "adamw":
+            assert row["lr"] == 0.1  # at the other nothing moves
+            assert [(tried["lr"], tried["solved"]) for tried in row["tried"]] == [(0.0001, 0), (0.1, 2)]
+            assert {run.result["samples"] for run in runs} == {row["budget_samples"]} == {8000}
+            accuracies = [run.result["accuracy"] for run in runs]
+            assert row["accuracy"] == mean_interval(accuracies)[0]
+            assert row["samples_to_99"] == 100 * row["steps_to_99"] <= 8000
+    assert found["adamw", "cot"]["steps_to_99"] < found["adamw", "log-icot"]["steps_to_99"]
+
+
+def test_rows_of_algorithm_1(out: Path):
+    """Without a chain the root has no signal; the others' cost is what their descents say."""
+    found = {method: row for (optimizer, method), row in rows(out).items() if optimizer == "algorithm-1"}
+    none = found.pop("none")
+    assert (none["solved"], none["steps_to_99"], none["samples_to_99"]) == (0, None, None)
+    assert none["accuracy"] < 0.7
+    for row in found.values():
+        results = [Run(Path(path)).result for path in row["runs"] if "/seed-1/" in path]
+        enough = [result["samples_per_stage"] for result in results[1:] if result["accuracy"] >= 0.99]
+        assert results[-1]["accuracy"] < 0.99  # it went down until one failed
+        assert results[-1]["samples_per_stage"] == pytest.approx(min(enough) / 2**0.5, abs=1)
+        assert results[0]["samples_per_stage"] == row["budget_samples"] // row["stages"]
+        assert row["steps_to_99"] == row["stages"]
+        assert row["samples_to_99"] <= row["stages"] * min(enough)  # the lower median of two
+        assert row["tried"][0]["seeds"] == 2
+        assert row["solved"] == 2
+    assert len({row["budget_samples"] for row in found.values()}) == 1
+
+
+def test_finished_is_never_made_again(out: Path, capsys: pytest.CaptureFixture[str]):
+    before = written(out)
+    command = ["compare", *ARGUMENTS, "--out", str(out)]
+    assert cli.main(command) == 2
+    assert "this run is finished already; add --resume" in capsys.readouterr().err
+    assert cli.main([*command, "--resume", "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert set(found) == {"rows", "failed", "out"}
+    assert (found["out"], found["failed"], len(found["rows"])) == (str(out), [], 8)
+    assert "n=8 k=4 adamw: 1 of the 3 stages of icot are idle" in said.err
+    assert written(out) == before
+    assert cli.main([*command, "--resume", "--steps", "41"]) == 2
+    assert "holds another run: its steps is 40, not 41" in capsys.readouterr().err
+
+
+def test_a_refused_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    command = ["compare", *ARGUMENTS, "--out", str(tmp_path), "--methods", "cot", "--lr", "0.1"]
+    with Run(tmp_path / "curricula/n8-k4/algorithm-1/cot/seed-1/samples-2396").locked():
+        assert cli.main(command) == 2
+    said = capsys.readouterr()
+    assert re.search(r"algorithm-1/cot/seed-1: \S+ is in use by another process", said.err)
+    table = said.out.splitlines()
+    assert len(table) == 3
+    assert table[2].split()[:4] == ["8", "4", "algorithm-1", "cot"]
+    assert "1/1" in table[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sizes", "30"], "sizes='30' is not a pair of numbers n,k"),
+        (["--sizes", "8,3"], "k=3 is not a power of two"),
+        (["--seeds", "0,0"], "none twice"),
+        (["--lr", "0.1", "0.1"], "lr=(0.1, 0.1) must name at least one, and none twice"),
+        (["--lr", "nan"], "lr=nan"),
+        (["--jobs", "0"], "jobs=0 is outside"),
+        (["--repeats", "0"], "repeats=0 must be at least 1"),
+        (["--resume"], "--resume needs --out"),
+        (["--of", "everything"], "everything"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["compare", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="method='magic' is not one of none, cot"):
+        replace(TINY, methods=("magic",))
+
+
+# What the rows are made of
+
+
+def test_over_seeds():
+    same = over_seeds([1.0, 1.0], 100)
+    assert (same["accuracy_low"], same["accuracy_high"]) == wilson(200, 200)
+    assert (same["solved"], same["solved_low"], same["solved_high"]) == (2, *wilson(2, 2))
+    other = over_seeds([1.0, 0.98, 0.5], 100)
+    assert (other["accuracy_low"], other["accuracy_high"]) == (mean_interval([1.0, 0.98, 0.5])[1], 1.0)
+    assert other["solved"] == 1
+    assert lower_median([3, None, 1]) == 3
+    assert lower_median([None, None, 1]) is None
+
+
+def test_rows_of_other_comparisons_stay(tmp_path: Path):
+    """Rows of another comparison, or of another size, are kept; a file of somebody else is refused and left alone."""
+    small, large = {"n": 30, "k": 16}, {"n": 64, "k": 32}
+    keep_rows(tmp_path / "new", "gates", [{**small, "x": 1}])
+    keep_rows(tmp_path / "new", "latency", [{**small, "x": 2}])
+    keep_rows(tmp_path / "new", "gates", [{**large, "x": 3}])
+    keep_rows(tmp_path / "new", "gates", [{**small, "x": 4}])
+    path = tmp_path / "new" / "rows.json"
+    assert json.loads(path.read_text())["rows"] == [
+        {"of": "latency", **small, "x": 2},
+        {"of": "gates", **large, "x": 3},
+        {"of": "gates", **small, "x": 4},
+    ]
+    path.write_text('{"rows": [{"method": "icot"}]}')
+    with pytest.raises(InputError, match="rows.json is not of `internalize compare`"):
+        keep_rows(tmp_path / "new", "gates", [small])
+    assert "icot" in path.read_text()
+
+
+def test_idle_stages(tmp_path: Path):
+    run = Run(tmp_path)
+    rewrite_metrics(run, [{"stage": s, "step": t} for s, t in [(1, 0), (1, 5), (2, 5), (3, 5), (3, 10), (4, 10)]])
+    assert idle_stages(run) == 1  # the fourth was the last to begin, and had no update left
+
+
+def test_descent_ends_at_one_sample(tmp_path: Path):
+    """At n = k = 2 there is nothing to learn: even one sample is enough."""
+    job = DescentJob(tmp_path, Path("here"), SolveOptions(n=2, k=2, samples=3), 3)
+    assert not job.finished
+    job.run(lambda done, text: None)
+    assert job.finished
+    assert list(dict.fromkeys(run.path.name for run in job.descent())) == ["samples-3", "samples-2", "samples-1"]
+
+
+# Latency
+
+
+def test_latency(tmp_path: Path):
+    subjects = new_models(16, 8)
+    assert {subject.by: subject.passes for subject in subjects} == {"node": 7, "level": 3, "direct": 1}
+    before = torch.get_num_threads()
+    for latency in measure_latency(subjects, 2, 4):
+        assert 0 < latency.low <= latency.median <= latency.high < 1e5
+        assert latency.repeats == 4
+    assert torch.get_num_threads() == before
+    options = replace(TINY, sizes=((16, 2), (16, 8)))
+    found = compare_latency(options, Circumstances(tmp_path / "out"))
+    assert len(found) == 2 * 3 * len(BATCHES)
+    assert {(row["by"], row["k"]): row["passes"] for row in found} == {
+        ("node", 2): 1,
+        ("level", 2): 1,
+        ("direct", 2): 1,
+        ("node", 8): 7,
+        ("level", 8): 3,
+        ("direct", 8): 1,
+    }
+    assert (tmp_path / "out" / "figures" / "latency.svg").exists()
+
+
+def test_timed_models_are_the_trained_ones(out: Path):
+    bits = draw_bits(8, 0, 0, 50, "test")
+    for method in ("cot", "log-icot"):
+        for optimizer in ("adamw", "algorithm-1"):
+            run = Run(Path(rows(out)[optimizer, method]["runs"][0]))
+            truth = bits[:, run.config["secret"]].prod(dim=1)
+            for subject in models_of(run):
+                assert bool((subject(bits) * truth > 0).all())

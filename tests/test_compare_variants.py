@@ -1,0 +1,99 @@
+"""`compare --of ablations`, `gates` and `simplifications`: rows that follow from the runs, certificates that explain them."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from internalize import ablations, cli
+from internalize.ablations import VARIANTS, Variant, compare_variants
+from internalize.compare import CompareOptions
+from internalize.figures.gates import learned_gates
+from internalize.jobs import Circumstances
+from internalize.parity import certificates
+from internalize.runs import Run, find_runs
+
+TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.1,), steps=60, batch=100, eval_samples=200, eval_every=20)
+
+
+def test_what_is_asked_for():
+    """One flag each from the paper's model, and a control for each optimizer."""
+    ablated = {(v.optimizer, v.what) for v in VARIANTS["ablations"]}
+    for optimizer in ("adamw", "algorithm-1"):
+        shared = ("control", "gates=ones", "gates=cot", "mask=causal", "link=quartic")
+        assert {(optimizer, what) for what in shared} <= ablated
+    assert {what for optimizer, what in ablated if optimizer == "adamw"} >= {"lr=0.01", "lr=0.03", "lr=0.3"}
+    assert {what for _, what in ablated} >= {"grid=1", "grid=none", "rate=paper", "preset=paper"}
+    assert all(len(v.changes) <= 1 for v in VARIANTS["ablations"])
+    assert {v.what for v in VARIANTS["gates"]} >= {
+        f"gates={gates} mask={mask}" for gates in ("learned", "input") for mask in ("level", "causal")
+    }
+    learned = {(name, value) for v in VARIANTS["simplifications"] for name, value in v.changes.items()}
+    assert learned >= {
+        *(("value", "learned"), ("output", "residual"), ("output", "streams"), ("link", "mlp"), ("gates", "learned"))
+    }
+    for own in VARIANTS.values():
+        assert len({(v.optimizer, v.folder) for v in own}) == len(own)
+
+
+def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    changes: list[dict[str, Any]] = [{}, {"gates": "ones"}]
+    few = (
+        *(Variant("algorithm-1", own) for own in changes),
+        *(Variant("adamw", own) for own in ({}, {"lr": 0.01})),
+    )
+    monkeypatch.setitem(ablations.VARIANTS, "ablations", few)
+    quick = partial(certificates.certify, only=["mask", "gating", "collapse", "hidden-states", "theorem-max"])
+    monkeypatch.setattr(certificates, "certify", quick)
+    found = compare_variants("ablations", TINY, Circumstances(tmp_path))
+    rows = {(row["optimizer"], row["what"]): row for row in found}
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == found
+    for optimizer in ("adamw", "algorithm-1"):
+        control = rows[optimizer, "control"]
+        assert (control["solved"], control["breaks_at"], control["breaks_at_median"]) == (2, {}, None)
+        assert control["level_accuracy"] == [1.0, 1.0]
+        assert control["turned"] == []
+    broken = rows["algorithm-1", "gates=ones"]
+    assert (broken["solved"], broken["breaks_at"], broken["breaks_at_median"]) == (0, {"2": 2}, 2)
+    assert broken["level_accuracy"][0] == 1.0
+    assert 0.4 < broken["level_accuracy"][1] == pytest.approx(broken["accuracy"], abs=0.05)
+    turned = {c["statement"]: c for c in broken["turned"]}
+    assert {"gating", "hidden-states", "theorem-max"} <= set(turned) <= set(quick.keywords["only"])
+    assert all(c["measured"] > c["bound"] for c in turned.values())
+    slow = rows["adamw", "lr=0.01"]
+    assert (slow["solved"], slow["breaks_at"]) == (0, {"1": 2})
+    last = [Run(Path(path)).metrics()[-1] for path in slow["runs"]]
+    assert slow["level_accuracy"][0] == sum(line["level_accuracy"][0] for line in last) / 2
+    assert slow["turned"] == []  # the architecture is the paper's; it has not been trained long enough
+
+
+def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """From the command, with its figure; again with --resume nothing is made anew."""
+    monkeypatch.setitem(ablations.VARIANTS, "gates", (Variant("adamw", {"gates": "learned", "mask": "causal"}),))
+    command = ["compare", "--of", "gates", "--sizes", "8,4", "--seeds", "0:2", "--steps", "80", "--batch", "200"]
+    command += ["--eval-samples", "200", "--out", str(tmp_path), "--jobs", "1"]
+    assert cli.main(command) == 0
+    said = capsys.readouterr()
+    assert "gates=learned mask=causal" in said.out
+    assert f"drawn in {tmp_path / 'figures' / 'gates-learned-mask-causal.svg'}" in said.err
+    before = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)}
+    assert cli.main([*command, "--resume", "--json"]) == 0
+    assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)} == before
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    runs = [Run(Path(path)) for path in row["runs"]]
+    assert row["solved"] == 2
+    assert (row["of"], row["seeds"]) == ("gates", 2)
+    for part, distance in row["gate_distance"].items():
+        assert distance == sum(run.metrics()[-1]["gate_distance"][part] for run in runs) / 2
+    inputs = [learned_gates(run)[:, :8].mean() for run in runs]  # to be kept: the prescribed gate is 0
+    assert row["gate_distance"]["inputs"] == pytest.approx(sum(inputs) / 2, rel=1e-5)
+
+
+def test_simplifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(ablations.VARIANTS, "simplifications", (Variant("adamw", {"value": "learned"}),))
+    (row,) = compare_variants("simplifications", TINY, Circumstances(tmp_path))
+    assert (row["what"], row["solved"], row["breaks_at"]) == ("value=learned", 2, {})
+    assert "turned" not in row
+    assert Run(Path(row["runs"][0])).config["value"] == "learned"
