@@ -1,13 +1,14 @@
 """`compare --of ablations`, `gates` and `simplifications`: rows that follow from the runs, certificates that explain them."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from internalize import ablations, cli
+from internalize import InputError, ablations, cli
 from internalize.ablations import VARIANTS, Variant, compare_variants
 from internalize.compare import CompareOptions
 from internalize.figures.gates import learned_gates
@@ -71,13 +72,22 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """From the command, with its figure; again with --resume nothing is made anew."""
-    monkeypatch.setitem(ablations.VARIANTS, "gates", (Variant("adamw", {"gates": "learned", "mask": "causal"}),))
-    command = ["compare", "--of", "gates", "--sizes", "8,4", "--seeds", "0:2", "--steps", "80", "--batch", "200"]
-    command += ["--eval-samples", "200", "--out", str(tmp_path), "--jobs", "1"]
+    command = [
+        "compare",
+        "--of",
+        "gates",
+        "--variants",
+        "gates=learned mask=causal",
+        "--sizes",
+        "8,4",
+        "--seeds",
+        "0:2",
+    ]
+    command += ["--steps", "80", "--batch", "200", "--eval-samples", "200", "--out", str(tmp_path), "--jobs", "1"]
     assert cli.main(command) == 0
     said = capsys.readouterr()
     assert "gates=learned mask=causal" in said.out
-    assert f"drawn in {tmp_path / 'figures' / 'gates-learned-mask-causal.svg'}" in said.err
+    assert f"drawn in {tmp_path / 'figures' / 'gates-learned-mask-causal-n8-k4.svg'}" in said.err
     before = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)}
     assert cli.main([*command, "--resume", "--json"]) == 0
     assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)} == before
@@ -89,6 +99,12 @@ def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert distance == sum(run.metrics()[-1]["gate_distance"][part] for run in runs) / 2
     inputs = [learned_gates(run)[:, :8].mean() for run in runs]  # to be kept: the prescribed gate is 0
     assert row["gate_distance"]["inputs"] == pytest.approx(sum(inputs) / 2, rel=1e-5)
+
+
+def test_a_variant_that_is_none_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match="variant 'gates=open' is not one of 'gates=learned mask=level',"):
+        compare_variants("gates", replace(TINY, variants=("gates=open",)), Circumstances(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_simplifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import torch
 
 from internalize.compare import CompareOptions, Optimizer, Say, default_samples
+from internalize.errors import InputError
 from internalize.jobs import TOGETHER, CertifyJob, Circumstances, SolveJob, TrainJob, carry_out
 from internalize.options import SolveOptions
 from internalize.parity.data import add_trace, draw_bits
@@ -99,9 +100,7 @@ def compare_variants(of: Of, options: CompareOptions, how: Circumstances, say: S
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    entries = [
-        _Entry(of, variant, options, how.out) for variant in VARIANTS[of] if variant.optimizer in options.optimizers
-    ]
+    entries = [_Entry(of, variant, options, how.out) for variant in _chosen(of, options)]
     carry_out([job for entry in entries for job in entry.jobs()], how)
     if of == "ablations":
         carry_out([entry.certify() for entry in entries if entry.runs()], how)
@@ -111,8 +110,19 @@ def compare_variants(of: Of, options: CompareOptions, how: Circumstances, say: S
     if of == "gates":
         for entry in entries:
             if runs := entry.runs():
-                _draw(runs, how.out, entry.variant.folder, say)
+                n, k = options.sizes[0]
+                _draw(runs, how.out, f"{entry.variant.folder}-n{n}-k{k}", say)
     return keep_rows(how.out, of, rows)
+
+
+def _chosen(of: Of, options: CompareOptions) -> list[Variant]:
+    """The variants that are asked for, in their order; all unless some are named."""
+    found = [variant for variant in VARIANTS[of] if variant.optimizer in options.optimizers]
+    names = list(dict.fromkeys(variant.what for variant in found))
+    for name in options.variants:
+        if name not in names:
+            raise InputError(f"variant {name!r} is not one of {', '.join(map(repr, names))}")
+    return [variant for variant in found if not options.variants or variant.what in options.variants]
 
 
 @dataclass(frozen=True)
@@ -212,7 +222,8 @@ def _explain(rows: Sequence[Json], controls: Mapping[Optimizer, _Entry], entries
     own = {(entry.variant.optimizer, entry.variant.what): entry for entry in entries}
     for row in rows:
         found = own[row["optimizer"], row["what"]].certificates()
-        known = controls[row["optimizer"]].certificates()
+        control = controls.get(row["optimizer"])
+        known = control.certificates() if control else None
         if found is None or known is None:
             row["turned"] = None
             continue

@@ -51,6 +51,8 @@ class CompareOptions:
     eval_samples: int = 2000
     gate_bias: float = TrainOptions.gate_bias
     gate_penalty: float = TrainOptions.gate_penalty
+    variants: tuple[str, ...] = ()
+    """Of ablations, gates and simplifications, only these; none: all."""
     repeats: int = 100
     """Answers that are timed, at each batch size."""
 

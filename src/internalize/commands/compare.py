@@ -38,7 +38,7 @@ class Compare:
       $ internalize compare --out runs/compare --seeds 0:20
       $ internalize compare --sizes 30,16 128,64 --lr 0.1 0.03 --seeds 0:5 --json
       $ internalize compare --of ablations --out runs/ablations
-      $ internalize compare --of gates --seeds 0:20 --sizes 64,32
+      $ internalize compare --of gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
       $ internalize compare --of latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
     """
 
@@ -50,6 +50,8 @@ class Compare:
     """Which curricula. cot is measured as it is used: it writes its chain."""
     optimizers: tuple[Literal["adamw", "algorithm-1"], ...] = ("adamw", "algorithm-1")
     """Which optimizers."""
+    variants: tuple[str, ...] = ()
+    """Of ablations, gates and simplifications only these, as the column `what` names them: "mask=causal". Default: all."""
     seeds: str = "0:5"
     """0:5 is 0 … 4. A seed decides the secret set and every sample."""
     lr: tuple[float, ...] = (0.1, 0.03)
@@ -96,6 +98,7 @@ class Compare:
             batch=self.batch,
             eval_every=self.eval_every or (5 if self.of == "curricula" else 25),
             eval_samples=self.eval_samples,
+            variants=self.variants,
             gate_bias=self.gate_bias,
             gate_penalty=self.gate_penalty,
             repeats=self.repeats,
