@@ -1,7 +1,9 @@
 """`compare`: the curricula under both optimizers, stopped and continued; rows that follow from the runs they name."""
 
 import json
+import math
 import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +19,9 @@ from internalize.interrupt import Interrupted
 from internalize.intervals import mean_interval, wilson
 from internalize.jobs import Circumstances, DescentJob
 from internalize.options import SolveOptions
+from internalize.parity.algorithm import solve
 from internalize.parity.data import draw_bits
-from internalize.parity.latency import BATCHES, measure_latency, models_of, new_models
+from internalize.parity.latency import BATCHES, measure_latency, median_rank, models_of, new_models
 from internalize.rows import keep_rows, lower_median, over_seeds
 from internalize.runs import Run, find_runs
 from tests.tiny import rewrite_metrics
@@ -122,6 +125,34 @@ def test_finished_is_never_made_again(out: Path, capsys: pytest.CaptureFixture[s
     assert "holds another run: its steps is 40, not 41" in capsys.readouterr().err
 
 
+def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A finished run's files are checked before its numbers are used: one line, never a traceback."""
+    shutil.copytree(out, tmp_path / "copy")
+    trained = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "train")
+    solved = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "solve")
+    command = ["compare", *ARGUMENTS, "--out", str(tmp_path / "copy"), "--resume"]
+    for path, content, words in [
+        (trained.path / "metrics.jsonl", "", "metrics.jsonl is damaged"),
+        (trained.path / "result.json", "{}", "is not the result of a training"),
+        (solved.path / "result.json", "{}", "is not the result of a solve"),
+        (solved.path / "result.json", json.dumps({**solved.result, "accuracy": "x"}), "its accuracy is no number"),
+    ]:
+        whole = path.read_text()
+        path.write_text(content)
+        assert cli.main(command) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert str(path.parent) in said
+        path.write_text(whole)
+
+
+def test_no_stage_is_idle_because_nothing_was_learned():
+    """Without a chain the only stage may change no weight; its level is not learned for that."""
+    result = solve(SolveOptions(n=8, k=4, curriculum="none", seed=0, samples=4000))
+    assert not result.exact_recovery
+    assert result.idle_stages == 0
+
+
 def test_a_refused_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     command = ["compare", *ARGUMENTS, "--out", str(tmp_path), "--methods", "cot", "--lr", "0.1"]
     with Run(tmp_path / "curricula/n8-k4/algorithm-1/cot/seed-1/samples-2396").locked():
@@ -184,6 +215,8 @@ def test_rows_of_other_comparisons_stay(tmp_path: Path):
         {"of": "gates", **large, "x": 3},
         {"of": "gates", **small, "x": 4},
     ]
+    keep_rows(tmp_path / "new", "gates", [{**small, "what": "one", "x": 5}])
+    assert len(json.loads(path.read_text())["rows"]) == 4  # another variant at the same size
     path.write_text('{"rows": [{"method": "icot"}]}')
     with pytest.raises(InputError, match="rows.json is not of `internalize compare`"):
         keep_rows(tmp_path / "new", "gates", [small])
@@ -216,10 +249,10 @@ def test_latency(tmp_path: Path):
         assert 0 < latency.low <= latency.median <= latency.high < 1e5
         assert latency.repeats == 4
     assert torch.get_num_threads() == before
-    options = replace(TINY, sizes=((16, 2), (16, 8)))
+    options = replace(TINY, sizes=((16, 2), (16, 8), (8, 4)))
     found = compare_latency(options, Circumstances(tmp_path / "out"))
-    assert len(found) == 2 * 3 * len(BATCHES)
-    assert {(row["by"], row["k"]): row["passes"] for row in found} == {
+    assert len(found) == 3 * 3 * len(BATCHES)
+    assert {(row["by"], row["k"]): row["passes"] for row in found if row["n"] == 16} == {
         ("node", 2): 1,
         ("level", 2): 1,
         ("direct", 2): 1,
@@ -227,7 +260,7 @@ def test_latency(tmp_path: Path):
         ("level", 8): 3,
         ("direct", 8): 1,
     }
-    assert (tmp_path / "out" / "figures" / "latency.svg").exists()
+    assert {path.name for path in (tmp_path / "out" / "figures").glob("*.svg")} == {"latency-n16.svg", "latency-n8.svg"}
 
 
 def test_timed_models_are_the_trained_ones(out: Path):
@@ -238,3 +271,35 @@ def test_timed_models_are_the_trained_ones(out: Path):
             truth = bits[:, run.config["secret"]].prod(dim=1)
             for subject in models_of(run):
                 assert bool((subject(bits) * truth > 0).all())
+
+
+@pytest.mark.parametrize("count", [6, 9, 100, 200])
+def test_the_median_lies_between_these_ranks(count: int):
+    """At least 95 % by the binomial, and one place further in it would be less."""
+
+    def coverage(rank: int) -> float:
+        return 1 - 2 * sum(math.comb(count, below) for below in range(rank + 1)) / 2**count
+
+    rank = median_rank(count)
+    assert coverage(rank) >= 0.95 > coverage(rank + 1)
+
+
+def test_few_values_have_no_better_interval_than_all_of_them():
+    assert [median_rank(count) for count in (1, 2, 5)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--of", "gates", "--sizes", "8,4", "16,8"], "--of gates takes one size"),
+        (["--of", "gates", "--optimizers", "algorithm-1"], "--of gates has variants under adamw only"),
+        (["--optimizers"], "optimizers=() must name at least one"),
+        (["--eval-every", "0"], "eval_every=0"),
+    ],
+)
+def test_requests_for_nothing_are_refused(
+    argv: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["compare", *argv, "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

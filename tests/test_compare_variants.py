@@ -70,6 +70,32 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert slow["turned"] == []  # the architecture is the paper's; it has not been trained long enough
 
 
+def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Asked again with another first seed, it is that seed's run that is judged; without a control nothing is."""
+    monkeypatch.setitem(
+        ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}), Variant("algorithm-1", {"gates": "ones"}))
+    )
+    monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
+    for seeds in ((1,), (0, 1)):
+        compare_variants("ablations", replace(TINY, seeds=seeds), Circumstances(tmp_path, resume=True))
+    judged = {run.path.name: run.config["run"] for run in find_runs(tmp_path) if run.config["kind"] == "certify"}
+    assert set(judged) == {"seed-0", "seed-1"}
+    assert all(run.endswith(name) for name, run in judged.items())
+    (row,) = compare_variants(
+        "ablations", replace(TINY, variants=("gates=ones",)), Circumstances(tmp_path, resume=True)
+    )
+    assert row["turned"] is None
+
+
+def test_a_solved_run_without_its_stages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}),))
+    monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
+    (row,) = compare_variants("ablations", TINY, Circumstances(tmp_path))
+    next((Path(row["runs"][0]) / "snapshots").iterdir()).unlink()
+    with pytest.raises(InputError, match="has not the weights of every stage"):
+        compare_variants("ablations", TINY, Circumstances(tmp_path, resume=True))
+
+
 def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """From the command, with its figure; again with --resume nothing is made anew."""
     command = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize import InputError
+from internalize import InputError, cli
 from internalize.interrupt import Interrupted
 from internalize.options import ModelOptions, TrainOptions
 from internalize.parity import (
@@ -285,7 +285,7 @@ def test_learned_gates_copy_a_label_that_they_are_shown():
     [
         (lambda: TrainOptions(gates="open"), "gates='open' is not one of paper, ones, cot, learned, input"),  # type: ignore[arg-type]
         (lambda: TrainOptions(curriculum="cot", gates="ones"), "cot is a model of its own"),
-        (lambda: TrainOptions(gate_bias=float("nan")), "gate_bias=nan"),
+        (lambda: TrainOptions(gate_bias=float("nan")), "gate_bias=nan is outside"),
         (lambda: TrainOptions(gate_penalty=-1), "gate_penalty=-1"),
         (lambda: TrainOptions(threshold=0), "threshold=0"),
         (lambda: train(TrainOptions(link="sine")), "sine"),
@@ -294,6 +294,14 @@ def test_learned_gates_copy_a_label_that_they_are_shown():
 def test_mistakes_are_named(make, words: str):
     with pytest.raises(InputError, match=words):
         make()
+
+
+@pytest.mark.parametrize("command", ["train", "solve"])
+def test_what_does_not_fit_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    argv = [command, "--n", "1000000", "--k", "2", "--gates", "ones", "--out", str(tmp_path / "run")]
+    assert cli.main([*argv, *(("--samples", "1") if command == "solve" else ())]) == 2
+    assert "this machine has" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_result_is_refused(tmp_path: Path):

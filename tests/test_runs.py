@@ -4,6 +4,7 @@ import json
 import pickle
 import resource
 import shutil
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -225,6 +226,19 @@ def test_all_or_none_of_several_runs(run: Run):
     assert [path.name for path in parent.iterdir()] == ["one"]
     (done, *_) = train(TINY, [0, 5], [run, Run(parent / "five")], resume=True)
     assert done == run.result
+
+
+def test_a_run_from_before_an_option_goes_on(run: Run):
+    """A config.json without the options that came later means what the run had then."""
+    whole = run.config
+    old = {
+        key: value for key, value in whole.items() if key not in ("value", "output", "advance", "parts_lr", "tokens")
+    }
+    (run.path / "config.json").write_text(json.dumps(old))
+    assert run.config == whole
+    assert train(TINY, [0], [run], resume=True) == [run.result]
+    with pytest.raises(InputError, match="holds another run"):
+        train(replace(TINY, value="learned"), [0], [run], resume=True)
 
 
 def damaged_files(run: Run) -> list[tuple[str, bytes, str]]:

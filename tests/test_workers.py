@@ -1,6 +1,7 @@
 """workers.py: jobs in processes and in ours; one that dies or is refused loses no other; asked to stop, all save."""
 
 import multiprocessing
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,22 @@ def test_interrupted_jobs_save(tmp_path: Path, processes: int, number: signal.Si
     assert (tmp_path / "job-3" / "saved").exists()
     assert stopped[0].startswith("1/4 runs  here/job-3  waits")
     assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_somebody_else_stops_loses_no_other_job(tmp_path: Path):
+    """SIGTERM to a worker alone: it saves, its job is named, and another process takes what waits."""
+    stopped: list[int] = []
+
+    def report(done: float, total: float, seen: str) -> None:
+        if "job-3" in seen and " in " in seen:
+            stopped.append(int(seen.split()[-1]))
+        if "job-3 waits" in seen.replace("  ", " "):
+            os.kill(stopped[0], signal.SIGTERM)
+
+    with pytest.raises(RuntimeError, match="the process of here/job-3 was stopped by somebody else"):
+        run(tmp_path, [3, 5, 6], report)
+    assert (tmp_path / "job-3" / "saved").exists()
+    assert all((tmp_path / f"job-{number}" / "done").exists() for number in (5, 6))
 
 
 def test_threads_are_put_back():

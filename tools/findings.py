@@ -1,4 +1,5 @@
-"""The tables of docs/findings.md, from the stored rows of `internalize compare`: `python tools/findings.py` writes them in.
+"""The tables of docs/findings.md and of the README's summary of it, from the stored rows of `internalize compare`:
+`python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into docs/results/compare.json.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "results" / "compare.json"
-PAGE = DOCS / "findings.md"
+PAGES = (DOCS / "findings.md", DOCS.parent / "README.md")
 Row = dict[str, Any]
 
 
@@ -102,6 +103,9 @@ BROKEN = {
     "accuracy": accuracy,
     "breaks at": breaks,
 }
+SUMMARY = {
+    name: cell for name, cell in COST.items() if name not in ("seconds to 99 %", "ms, batch 1", "ms, batch 1000")
+}
 WAYS = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalised"}
 
 
@@ -123,6 +127,7 @@ def tables(rows: list[Row]) -> dict[str, str]:
     found: dict[str, str] = {}
     for n in sorted({row["n"] for row in rows if row["of"] == "curricula"}):
         found[f"curricula-{n}"] = table(COST, [row for row in rows if row["of"] == "curricula" and row["n"] == n])
+    found["summary"] = table(SUMMARY, [row for row in rows if row["of"] == "curricula" and row["n"] == 30])
     timed = [row for row in rows if row["of"] == "latency"]
     if timed:
         found["latency"] = latency_table(timed)
@@ -138,13 +143,13 @@ def tables(rows: list[Row]) -> dict[str, str]:
 
 
 def filled(page: str, rows: list[Row]) -> str:
-    """The page with every table between its marks."""
-    for name, text in tables(rows).items():
-        marks = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        page, count = marks.subn(lambda match, text=text: f"{match[1]}{text}{match[2]}", page)
-        if count != 1:
-            raise ValueError(f"docs/findings.md has {count} places for the table {name!r}")
-    return page
+    """The page with its tables between their marks."""
+    found = tables(rows)
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}{found[match[2]]}{match[3]}"
+
+    return re.sub(r"(<!-- table: (.*?) -->\n).*?(\n<!-- end -->)", fill, page, flags=re.DOTALL)
 
 
 def main() -> None:
@@ -152,7 +157,8 @@ def main() -> None:
     if sys.argv[1:2] == ["--store"]:
         store(Path(folder) for folder in sys.argv[2:])
     rows = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

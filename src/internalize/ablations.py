@@ -106,18 +106,23 @@ def compare_variants(of: Of, options: CompareOptions, how: Circumstances, say: S
         carry_out([entry.certify() for entry in entries if entry.runs()], how)
     rows = [row for entry in entries if entry.runs() and (row := entry.row())]
     if of == "ablations":
-        _explain(rows, {entry.variant.optimizer: entry for entry in entries if not entry.variant.changes}, entries)
+        _explain(rows, entries)
+    kept = keep_rows(how.out, of, rows)
     if of == "gates":
         for entry in entries:
             if runs := entry.runs():
                 n, k = options.sizes[0]
                 _draw(runs, how.out, f"{entry.variant.folder}-n{n}-k{k}", say)
-    return keep_rows(how.out, of, rows)
+    return kept
 
 
 def _chosen(of: Of, options: CompareOptions) -> list[Variant]:
     """The variants that are asked for, in their order; all unless some are named."""
+    if len(options.sizes) > 1:
+        raise InputError(f"sizes={options.sizes}: --of {of} takes one size")
     found = [variant for variant in VARIANTS[of] if variant.optimizer in options.optimizers]
+    if not found:
+        raise InputError(f"optimizers={options.optimizers}: --of {of} has variants under adamw only")
     names = list(dict.fromkeys(variant.what for variant in found))
     for name in options.variants:
         if name not in names:
@@ -158,7 +163,8 @@ class _Entry:
 
     def certify(self) -> CertifyJob:
         """Of the first seed's run."""
-        return CertifyJob(self.out, self.place / "certificates", self.runs()[0].path.relative_to(self.out))
+        run = self.runs()[0].path
+        return CertifyJob(self.out, self.place / "certificates" / run.name, run.relative_to(self.out))
 
     def certificates(self) -> list[Json] | None:
         kept = self.certify().runs[0]
@@ -201,7 +207,8 @@ def _solved_levels(run: Run) -> list[list[float]]:
     """The same of a run of Algorithm 1, by its weights after every stage."""
     config = run.config
     tree = ParityTree(config["n"], tuple(config["secret"]))
-    sequence = add_trace(tree, draw_bits(tree.n, config["seed"], 0, 2000, "validation")).unsqueeze(0)
+    # The samples that its accuracy is of.
+    sequence = add_trace(tree, draw_bits(tree.n, config["seed"], 0, config["test_samples"], "test")).unsqueeze(0)
     link, found = get_link(config["link"]), list[list[float]]()
     for _, tensors in run.snapshots():
         form = form_of_weights(tensors)
@@ -217,21 +224,17 @@ def _solved_levels(run: Run) -> list[list[float]]:
     return found
 
 
-def _explain(rows: Sequence[Json], controls: Mapping[Optimizer, _Entry], entries: Sequence[_Entry]) -> None:
-    """Add to every row the certificates that are violated in its world and not in its control's."""
-    own = {(entry.variant.optimizer, entry.variant.what): entry for entry in entries}
+def _explain(rows: Sequence[Json], entries: Sequence[_Entry]) -> None:
+    """Add to every row the certificates that are violated in its world and not in its control's, if that was judged, too."""
+    judged = {(entry.variant.optimizer, entry.variant.what): entry.certificates() for entry in entries if entry.runs()}
+    told = ("statement", "claim", "measured", "bound", "reason")
     for row in rows:
-        found = own[row["optimizer"], row["what"]].certificates()
-        control = controls.get(row["optimizer"])
-        known = control.certificates() if control else None
-        if found is None or known is None:
-            row["turned"] = None
-            continue
-        before = {c["statement"] for c in known if c["verdict"] == "violated"}
-        told = ("statement", "claim", "measured", "bound", "reason")
-        row["turned"] = [
-            {key: c[key] for key in told} for c in found if c["verdict"] == "violated" and c["statement"] not in before
-        ]
+        found, known = judged.get((row["optimizer"], row["what"])), judged.get((row["optimizer"], CONTROL))
+        row["turned"] = None
+        if found is not None and known is not None:
+            before = {c["statement"] for c in known if c["verdict"] == "violated"}
+            new = [c for c in found if c["verdict"] == "violated" and c["statement"] not in before]
+            row["turned"] = [{key: c[key] for key in told} for c in new]
 
 
 def _draw(runs: Sequence[Run], out: Path, name: str, say: Callable[[str], None]) -> None:

@@ -57,7 +57,13 @@ class CompareOptions:
     """Answers that are timed, at each batch size."""
 
     def __post_init__(self) -> None:
-        for name, values in {"sizes": self.sizes, "seeds": self.seeds, "methods": self.methods, "lr": self.lr}.items():
+        for name, values in {
+            "sizes": self.sizes,
+            "seeds": self.seeds,
+            "methods": self.methods,
+            "optimizers": self.optimizers,
+            "lr": self.lr,
+        }.items():
             if not values or len(set(values)) != len(values):
                 raise InputError(f"{name}={values} must name at least one, and none twice")
         for name, values, known in (
@@ -145,7 +151,7 @@ class _AdamW(_Entry):
 
     def job(self, seed: int, lr: float) -> TrainJob:
         options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr)
-        return TrainJob(self.out, self.place(f"adamw-lr{lr:g}"), options, (seed,))
+        return TrainJob(self.out, self.place(f"adamw-lr{lr}"), options, (seed,))
 
     def jobs(self, seed: int) -> list[TrainJob]:
         return [self.job(seed, lr) for lr in self.options.lr]
@@ -154,7 +160,7 @@ class _AdamW(_Entry):
         rows = [row for lr in self.options.lr if (row := self._at(lr))]
         if not rows:
             return None
-        best = max(rows, key=lambda row: (row["solved"], -(row["steps_to_99"] or math.inf), row["accuracy"]))
+        best = max(rows, key=lambda row: (row["solved"], -_steps(row), row["accuracy"]))
         told = ("lr", "seeds", "solved", "accuracy", "steps_to_99")
         return {**best, "tried": [{key: row[key] for key in told} for row in rows]}
 
@@ -175,6 +181,10 @@ class _AdamW(_Entry):
             "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
             "runs": [str(run.path) for run in runs],
         }
+
+
+def _steps(row: Json) -> float:
+    return math.inf if row["steps_to_99"] is None else row["steps_to_99"]
 
 
 def idle_stages(run: Run) -> int:
@@ -280,6 +290,8 @@ def compare_latency(options: CompareOptions, how: Circumstances, say: Say = lamb
             )
     how.report(len(BATCHES), len(BATCHES), "timed")
     say("weights are those before training: an answer takes as long whatever they are")
-    drawing = draw_latency(found)
-    say(f"drawn in {save(drawing.figure, how.out / 'figures', drawing.name)}")
-    return keep_rows(how.out, "latency", found)
+    kept = keep_rows(how.out, "latency", found)
+    for n in dict.fromkeys(n for n, _ in options.sizes):
+        drawing = draw_latency([row for row in found if row["n"] == n])
+        say(f"drawn in {save(drawing.figure, how.out / 'figures', f'{drawing.name}-n{n}')}")
+    return kept

@@ -1,12 +1,14 @@
-"""What a run ran on: for `env.json`."""
+"""What a run ran on, for `env.json`, and what it could not."""
 
 import datetime
+import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import internalize
+from internalize.errors import InputError
 
 
 def describe_environment() -> dict[str, Any]:
@@ -24,6 +26,13 @@ def describe_environment() -> dict[str, Any]:
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def check_memory(need: float, what: str) -> None:
+    """Refuse what needs more bytes than this machine has."""
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > have:
+        raise InputError(f"{what} need about {need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f}")
 
 
 def _commit() -> str | None:

@@ -71,10 +71,14 @@ class ParityJob(ABC):
         return all(run.finished for run in self.runs)
 
     def check(self, *, resume: bool) -> None:
-        """Refuse folders that have runs already, unless they are to be continued."""
+        """Refuse folders that have runs already, unless they are to be continued, and finished runs that are damaged."""
+        from internalize.parity.kept import read_solved
+
         for run in self.runs:
             if run.exists and not resume:
                 raise InputError(f"{run.path}: this run was begun already; add --resume, or choose another --out")
+            if run.finished:
+                read_solved(run)
 
     @abstractmethod
     def run(self, seen: Seen) -> None:
@@ -107,11 +111,13 @@ class TrainJob(ParityJob):
         return max(1, total_steps(self.options))
 
     def check(self, *, resume: bool) -> None:
-        """Refuse folders that cannot become these runs'."""
-        from internalize.parity.train import run_config
+        """Refuse folders that cannot become these runs', and finished runs that are damaged."""
+        from internalize.parity.train import check_finished, run_config
 
         for run, seed in zip(self.runs, self.seeds, strict=True):
             run.check("train", run_config(self.options, seed), resume=resume)
+            if run.finished:
+                check_finished(run)
 
     def run(self, seen: Seen) -> None:
         """Train the runs, or continue them; finished ones are left as they are."""
@@ -130,6 +136,13 @@ class SolveJob(ParityJob):
     """One run of Algorithm 1, with the weights of every stage."""
 
     options: SolveOptions
+
+    def check(self, *, resume: bool) -> None:
+        """The same, and every stage of a finished run must have its weights."""
+        super().check(resume=resume)
+        run = self.runs[0]
+        if run.finished and [step for step, _ in run.snapshots()] != list(range(1, len(run.result["stages"]) + 1)):
+            raise InputError(f"{run.path / 'snapshots'} has not the weights of every stage; remove the run's folder")
 
     def run(self, seen: Seen) -> None:
         """Solve, or go on with the next stage."""
@@ -152,11 +165,14 @@ class DescentJob(ParityJob):
 
     def descent(self) -> Iterator[Run]:
         """The runs at fewer and fewer samples, up to the first that failed or is not finished yet."""
+        from internalize.parity.kept import read_solved
+
         assert self.options.samples is not None
-        for halvings in range(2 * self.options.samples.bit_length() + 1):
-            run = self.at(max(1, round(self.options.samples / 2 ** (halvings / 2))))
+        halvings = range(2 * self.options.samples.bit_length() + 1)
+        for samples in dict.fromkeys(max(1, round(self.options.samples / 2 ** (half / 2))) for half in halvings):
+            run = self.at(samples)
             yield run
-            if run.path.name == "samples-1" or not (run.finished and run.result["accuracy"] >= SOLVED):
+            if not (run.finished and read_solved(run).accuracy >= SOLVED):
                 return
 
     def at(self, samples: int) -> Run:

@@ -53,8 +53,8 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if not math.isfinite(self.gate_bias):
-            raise InputError(f"gate_bias={self.gate_bias} must be a finite number")
+        if not -100 <= self.gate_bias <= 100:
+            raise InputError(f"gate_bias={self.gate_bias} is outside −100 … 100; a gate is open or shut long before")
         if not (math.isfinite(self.gate_penalty) and self.gate_penalty >= 0):
             raise InputError(f"gate_penalty={self.gate_penalty} must be a finite number from 0 up")
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock
+
 from internalize.errors import InputError
 from internalize.files import read_json, write_json, writing
 from internalize.intervals import mean_interval, wilson
@@ -22,7 +24,7 @@ def over_seeds(accuracies: Sequence[float], samples: int) -> Json:
 
     Args:
         accuracies: one a seed.
-        samples: held-out samples of each seed. Where all seeds agree, the only uncertainty left is about these.
+        samples: held-out samples of each seed. Where all seeds agree exactly the interval is about these, at these seeds.
     """
     mean, low, high = mean_interval(accuracies)
     if len(set(accuracies)) == 1:
@@ -58,20 +60,22 @@ def median_of(lines: Sequence[Json | None], key: str) -> float | None:
 
 
 def keep_rows(out: Path, of: str, rows: Sequence[Json]) -> list[Json]:
-    """Write rows to ``out/rows.json``, beside those of other comparisons and sizes there, and return them with what they are of."""
+    """Write rows to ``out/rows.json``, in the place of those with the same subject, and return them with what they are of."""
     path = out / ROWS
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     marked: list[Json] = [{"of": of, **row} for row in rows]
-    own = {_kind(row) for row in marked}
-    try:
-        others = [row for row in read_json(path)["rows"] if _kind(row) not in own] if path.exists() else []
-    except (KeyError, TypeError):
-        raise InputError(f"{path} is not of `internalize compare`; choose another --out") from None
-    write_json(path, {"rows": [*others, *marked]})
+    own = {_subject(row) for row in marked}
+    with FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
+        try:
+            others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if path.exists() else []
+        except (KeyError, TypeError):
+            raise InputError(f"{path} is not of `internalize compare`; choose another --out") from None
+        write_json(path, {"rows": [*others, *marked]})
     return marked
 
 
-def _kind(row: Json) -> tuple[object, ...]:
-    """What rows of one comparison have in common."""
-    return row["of"], row["n"], row["k"]
+def _subject(row: Json) -> tuple[object, ...]:
+    """What a row is about."""
+    rest = (row.get(key) for key in ("optimizer", "method", "what", "by", "batch"))
+    return row["of"], row["n"], row["k"], *rest

@@ -41,6 +41,21 @@ VERSION = 1
 
 Json = dict[str, Any]
 
+_BEFORE: dict[str, Json] = {
+    "train": {
+        "value": "fixed",
+        "output": "shift",
+        "tokens": "auto",
+        "supervised_tokens": "shown",
+        "gate_bias": -2.0,
+        "gate_penalty": 0.001,
+        "parts_lr": 0.01,
+        "advance": "steps",
+        "threshold": 0.99,
+    },
+    "solve": {"curriculum": "log-icot"},
+}
+"""What a run of that kind had before there was an option for it, and its config.json does not say."""
 
 _OURS = frozenset(
     (
@@ -97,7 +112,7 @@ class Run:
             raise InputError(
                 f"{self.path / 'config.json'} has version {config.get('version')!r}; this package reads version {VERSION}"
             )
-        return config
+        return {**_BEFORE.get(str(config.get("kind")), {}), **config}
 
     @property
     def env(self) -> Json:

@@ -229,14 +229,15 @@ class _Crew(Generic[J]):
         worker = self.workers.pop(pipe)
         pipe.close()
         worker.process.join()
-        if worker.process.exitcode == 0 or self.interrupt.requested:
+        if self.interrupt.requested or (worker.process.exitcode == 0 and worker.job is None):
             return
         if worker.job is None:  # it did not even begin, and neither would the next
             self.waiting.clear()
             self.crashes.append(f"a process ended with status {worker.process.exitcode} before its first run")
             return
         status = worker.process.exitcode
-        self.crashes.append(f"the process of {self.jobs[worker.job].name} ended with status {status}")
+        how = f"ended with status {status}" if status else "was stopped by somebody else"
+        self.crashes.append(f"the process of {self.jobs[worker.job].name} {how}")
         self.progress.ended(worker.job)
         if self.waiting:
             self._hire()

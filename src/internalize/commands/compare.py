@@ -96,7 +96,7 @@ class Compare:
             lr=self.lr,
             steps=self.steps,
             batch=self.batch,
-            eval_every=self.eval_every or (5 if self.of == "curricula" else 25),
+            eval_every=(5 if self.of == "curricula" else 25) if self.eval_every is None else self.eval_every,
             eval_samples=self.eval_samples,
             variants=self.variants,
             gate_bias=self.gate_bias,
@@ -160,5 +160,6 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     if "breaks_at" in row:
         shown["breaks"] = ", ".join(f"stage {stage}: {seeds}" for stage, seeds in row["breaks_at"].items()) or "never"
     if "turned" in row:
-        shown["turned"] = ", ".join(certificate["statement"] for certificate in row["turned"] or ())
+        judged: list[dict[str, Any]] | None = row["turned"]
+        shown["turned"] = "not judged" if judged is None else ", ".join(found["statement"] for found in judged)
     return shown | row.get("gate_distance", {})

@@ -195,7 +195,7 @@ def solve(
         stages=tuple(records),
         reason=None,
         weights=tuple(W),
-        idle_stages=sum(record.idle for record in records),
+        idle_stages=sum(record.idle and record.recovered for record in records),
     )
     return result if result.solved else replace(result, reason=_reason(options, result, tree.levels))
 

@@ -28,6 +28,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from internalize.curriculum import Curriculum
+from internalize.environment import check_memory
 from internalize.options import SolveOptions
 from internalize.parity.cot import CoTTransformer
 from internalize.parity.data import add_trace, inference_input, stage_input
@@ -56,10 +57,14 @@ _COPIES: Final = 6
 
 
 def form_of(options: SolveOptions) -> Form:
-    """The form that a request is run in."""
+    """The form that a request is run in; refuses block form where its T × T matrices do not fit."""
     if options.curriculum == "cot":
         return "cot"
-    return "level" if (options.mask, options.gates) == ("level", "paper") else "block"
+    if (options.mask, options.gates) == ("level", "paper"):
+        return "level"
+    levels = Levels(options.n, options.k)
+    check_memory(8.0 * _COPIES * levels.L * levels.T**2, f"n={options.n}, k={options.k} in block form")
+    return "block"
 
 
 def stages_of(options: SolveOptions) -> tuple[ParityStage, ...]:

@@ -7,16 +7,12 @@
 | cot         | –       | every node takes every update, the input bits keep their own | section 3.2  |
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from internalize.errors import InputError
 from internalize.parity.tree import Levels
-
-GatesName = Literal["paper", "ones", "cot"]
 
 
 def paper_gates(levels: Levels) -> Float[Tensor, "L T"]:

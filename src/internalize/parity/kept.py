@@ -19,8 +19,8 @@ from internalize.options import SolveOptions
 from internalize.parity.algorithm import SolveResult, Solving, samples_of, solve
 from internalize.parity.forms import form_of
 from internalize.parity.recovery import StageRecord
-from internalize.parity.tree import ParityTree
-from internalize.parity.weights import Form, read_weights, weight_shapes
+from internalize.parity.tree import Levels, ParityTree
+from internalize.parity.weights import Form, form_of_weights, read_weights, weight_shapes
 from internalize.runs import Run, begin_runs
 
 
@@ -68,7 +68,7 @@ def solve_kept(
         on_stage(solving)
 
     with begin_runs([run], "solve", [config], resume=resume):
-        known = (_read(run, tree, form), None) if run.finished else (None, _load(run, tree, form))
+        known = (read_solved(run), None) if run.finished else (None, _load(run, tree, form))
         finished, begun = _from_the_first(known)
         if finished:
             return finished
@@ -81,8 +81,15 @@ def solve_kept(
         return result
 
 
-def _read(run: Run, tree: ParityTree, form: Form) -> SolveResult:
-    weights = read_weights(run.weights(), tree.levels, form, run.path)
+def read_solved(run: Run) -> SolveResult:
+    """The result of a finished run; refuses one whose files are damaged or do not belong together."""
+    config, weights = run.config, run.weights()
+    levels = Levels(config["n"], config["k"])
+    weights = read_weights(weights, levels, form_of_weights(weights), run.path)
+    numbers = ("accuracy", "l2_error", "max_error", "samples_per_stage", "steps", "seconds")
+    for name in numbers:
+        if not isinstance(run.result.get(name), int | float):
+            raise InputError(f"{run.path / 'result.json'} is not the result of a solve: its {name} is no number")
     try:
         return SolveResult.from_json(run.result, weights)
     except (KeyError, TypeError) as error:

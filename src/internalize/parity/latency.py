@@ -104,9 +104,17 @@ def measure_latency(subjects: Sequence[Answering], batch: int, repeats: int) -> 
 
 
 def _latency(times: list[float]) -> Latency:
-    """Ranks about the middle: the number of times below the true median is binomial."""
     ordered, count = sorted(times), len(times)
-    half = 0.98 * math.sqrt(count)
-    low, high = max(0, math.floor(count / 2 - half)), min(count - 1, math.ceil(count / 2 + half) - 1)
+    low = median_rank(count)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return Latency(middle, min(ordered[low], middle), max(ordered[high], middle), count)
+    return Latency(middle, ordered[low], ordered[count - 1 - low], count)
+
+
+def median_rank(count: int) -> int:
+    """The place, from either end, of the ordered values between which the median lies with 95 %: how many of them are below it
+    is binomial. Fewer than six values do not reach 95 %; then the extremes.
+    """
+    below, rank = 0, 0
+    while 2 * (below := below + math.comb(count, rank)) <= 0.05 * 2**count:
+        rank += 1
+    return max(rank - 1, 0)

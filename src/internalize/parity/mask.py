@@ -9,16 +9,12 @@ The first position sees nothing under either mask. The softmax over nothing is 0
 paper's model, so nothing depends on the choice.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from internalize.errors import InputError
 from internalize.parity.tree import Levels
-
-MaskName = Literal["level", "causal"]
 
 
 def causal_mask(levels: Levels) -> Bool[Tensor, "T T"]:

@@ -6,7 +6,6 @@
 | train        | section 4         | every stage in turn, evaluated and saved on the way  | section 4    |
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from torch import Tensor
 
+from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.groups import options_of
 from internalize.interrupt import Interrupted, Interruptible
@@ -103,10 +103,14 @@ def _together(options: TrainOptions) -> int:
     levels = Levels(options.n, options.k)
     if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
         return 1
-    states = 1 if options.as_in_paper or options.curriculum == "cot" else 4 * levels.L
-    if options.has_network:
-        states *= HIDDEN
-    return max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T * states))
+    return max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T * _states(options)))
+
+
+def _states(options: TrainOptions) -> int:
+    """How many times the states of level form a pass with gradients holds, about: block form keeps those of every layer."""
+    if options.as_in_paper or options.curriculum == "cot":
+        return 1
+    return 4 * Levels(options.n, options.k).L * (HIDDEN if options.has_network else 1)
 
 
 def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int | None, list[Run]]]:
@@ -204,13 +208,11 @@ def _refuse_if_too_large(options: TrainOptions) -> None:
     """Refuse what one run alone could not hold in this machine's memory."""
     levels, itemsize = Levels(options.n, options.k), 8 if options.dtype == "float64" else 4
     weights = sum(levels.level_end[layer] * levels.width(layer + 1) for layer in range(levels.L))
-    need = itemsize * (8 * max(options.batch, options.eval_samples) * levels.T + 5 * weights)
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > have:
-        raise InputError(
-            f"n={options.n}, k={options.k}, batch={options.batch}, eval_samples={options.eval_samples} need about "
-            f"{need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f}"
-        )
+    states = _states(options)
+    if states > 1:
+        weights = levels.L * levels.T**2
+    need = itemsize * (8 * max(options.batch, options.eval_samples) * levels.T * states + 5 * weights)
+    check_memory(need, f"n={options.n}, k={options.k}, batch={options.batch}, eval_samples={options.eval_samples}")
 
 
 def _train(

@@ -110,9 +110,10 @@ class Training:
         losses = cast(list[float], self._loss(self._validation).tolist())
         for seed, loss in zip(self.seeds, losses, strict=True):
             if not math.isfinite(loss):
-                raise InputError(
-                    f"the loss of seed {seed} is {loss} at step {self.done}: lr={self.options.lr} is too large"
-                )
+                rates = f"lr={self.options.lr}"
+                if len(self.optimizer.param_groups) > 1:
+                    rates += f" or parts_lr={self.options.parts_lr}"
+                raise InputError(f"the loss of seed {seed} is {loss} at step {self.done}: {rates} is too large")
         place = {
             "step": self.done,
             "stage": self.stage + 1,

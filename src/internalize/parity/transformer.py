@@ -26,9 +26,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from internalize.errors import InputError
-from internalize.parity.gates import GatesName, named_gates
+from internalize.options import FixedGates, Mask
+from internalize.parity.gates import named_gates
 from internalize.parity.link import COSINE, Link
-from internalize.parity.mask import MaskName, masked_softmax, named_mask
+from internalize.parity.mask import masked_softmax, named_mask
 from internalize.parity.tree import Levels
 
 GateFunction = Callable[[int, Tensor, Tensor], Tensor]
@@ -117,8 +118,8 @@ class BlockTransformer(nn.Module):
         self,
         n: int,
         k: int,
-        mask: MaskName | Bool[Tensor, "T T"] = "level",
-        gates: GatesName | Float[Tensor, "*runs L T"] | GateFunction = "paper",
+        mask: Mask | Bool[Tensor, "T T"] = "level",
+        gates: FixedGates | Float[Tensor, "*runs L T"] | GateFunction = "paper",
         link: Link = COSINE,
         runs: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
