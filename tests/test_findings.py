@@ -24,7 +24,7 @@ def test_every_table_has_its_place():
 
 
 def test_what_issue_and_readme_rest_on():
-    """None at chance; the others solved on every seed; Log-ICoT and ICoT the same under AdamW; gates learned on 18 of 20 or more."""
+    """None at chance, the others solved on every seed, ICoT as Log-ICoT under AdamW; gates learned on 18 of 20 or more."""
     cost = {(row["n"], row["optimizer"], row["method"]): row for row in ROWS if row["of"] == "curricula"}
     for n, seeds in ((30, 20), (128, 5)):
         assert cost[n, "adamw", "none"]["solved"] == 0

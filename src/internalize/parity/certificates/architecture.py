@@ -74,14 +74,22 @@ def kept_inputs(world: World) -> Finding:
     """Section 3.2: gated connections keep the input bits, which Lemma 1 would otherwise have collapse.
 
     Measured: over all layers, the largest difference of an input position's state from its bit in the inference input, with
-    the world's weights and with weights 0. The reason says what is averted: how close to −1 the states are on average
-    after one layer whose gates are all open, under uniform attention.
+    the world's weights and with weights 0. The reason says what has happened, or is averted: how close to −1 the states are on
+    average, after the layer where they are closest, or after one whose gates are all open under uniform attention.
     """
     bits, n, worst = world.test_bits[:1024], world.tree.n, 0.0
     start = [torch.zeros_like(w) for w in world.full()]
+    distances: list[tuple[float, int]] = []
     for W in (world.full(), start):
         for layer, X in enumerate(world.streams(world.inference_input(bits), W)):
-            worst = worse(worst, X[layer][:, :n] - bits)
+            states = X[layer][:, :n]
+            worst = worse(worst, states - bits)
+            distances.append((float((states + 1).abs().mean()), layer))
+    if not worst <= ROUNDING:
+        distance, layer = min(distances)
+        return Finding(
+            worst, ROUNDING, f"after layer {layer} the inputs' states are within {distance:.2g} of −1 on average"
+        )
     collapsed = world.link(world.inference_input(bits) @ world.attention(start[0]))[:, :n]
     distance = float((collapsed + 1).abs().mean())
     reason = f"with every gate open, uniform attention would take the inputs to −1 within {distance:.2g} on average"
