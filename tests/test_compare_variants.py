@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from internalize import InputError, ablations, cli
-from internalize.ablations import VARIANTS, Variant, compare_variants
+from internalize.ablations import VARIANTS, Variant, answer_scale, compare_variants
 from internalize.compare import CompareOptions
 from internalize.figures.gates import learned_gates
 from internalize.jobs import Circumstances
+from internalize.options import ModelOptions
 from internalize.parity import certificates
+from internalize.parity.relaxed import RelaxedTransformer
 from internalize.runs import Run, find_runs
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.1,), steps=60, batch=100, eval_samples=200, eval_every=20)
@@ -131,6 +134,19 @@ def test_a_variant_that_is_none_is_named(tmp_path: Path):
     with pytest.raises(InputError, match="variant 'gates=open' is not one of 'gates=learned mask=level',"):
         compare_variants("gates", replace(TINY, variants=("gates=open",)), Circumstances(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_scale_of_answers():
+    """1 for the paper's own streams and for a network that is φ at 0 and ±1; 0 for a layer that writes what is not read."""
+    model = RelaxedTransformer(ModelOptions(n=8, k=4, output="streams"), [0], torch.float64)
+    weights = {name: weight.detach()[0] for name, weight in model.named_weights().items()}
+    assert answer_scale(weights) == pytest.approx([1, 1])
+    assert answer_scale({**weights, "output2": torch.zeros(4)}) == pytest.approx([1, 0])
+    fitted = RelaxedTransformer(ModelOptions(n=8, k=4, link="mlp-fitted", output="residual"), [0], torch.float64)
+    weights = {name: weight.detach()[0] for name, weight in fitted.named_weights().items()}
+    assert answer_scale(weights) == pytest.approx([1, 1], abs=0.05)
+    assert answer_scale({**weights, "write1": torch.tensor([-3.0])}) == pytest.approx([-3, 1], abs=0.15)
+    assert answer_scale({"W1_full": torch.zeros(1)}) == []
 
 
 def test_simplifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -76,6 +76,10 @@ def stages(row: Row) -> str:
     return f"{row['stages']}" + (f" ({number(row['idle_stages'])} idle)" if row["idle_stages"] else "")
 
 
+def scales(row: Row) -> str:
+    return ", ".join(f"{scale + 0:.2f}" for scale in row.get("answer_scale", ())) or "–"
+
+
 def distance(part: str) -> Callable[[Row], str]:
     return lambda row: f"{row['gate_distance'][part]:.4f}" if "gate_distance" in row else "–"
 
@@ -138,7 +142,8 @@ def tables(rows: list[Row]) -> dict[str, str]:
     columns = {"n, k": lambda row: f"{row['n']}, {row['k']}", **BROKEN}
     columns |= {f"distance, {name}": distance(part) for part, name in parts.items()}
     found["gates"] = table(columns, [row for row in rows if row["of"] == "gates"])
-    found["simplifications"] = table(BROKEN, [row for row in rows if row["of"] == "simplifications"])
+    columns = {**BROKEN, "scale of each layer's answer": scales}
+    found["simplifications"] = table(columns, [row for row in rows if row["of"] == "simplifications"])
     return found
 
 

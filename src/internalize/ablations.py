@@ -194,7 +194,30 @@ class _Entry:
         if all("gate_distance" in line for line in last):
             distances = [line["gate_distance"] for line in last]
             row["gate_distance"] = {part: statistics.fmean(own[part] for own in distances) for part in distances[0]}
+        scales = [scale for run in runs if (scale := answer_scale(run.weights()))]
+        if scales:
+            row["answer_scale"] = [statistics.median(layer) for layer in zip(*scales, strict=True)]
         return row
+
+
+def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
+    """How much of φ's swing between z = 0 and z = ±1 each layer's answer has, where that is learned; 1 in the paper's model.
+
+    A layer whose scale is 0 has turned itself off: it answers the same whatever it reads.
+    """
+    found: list[float] = []
+    for layer in range(1, sum(name.endswith("_full") for name in weights) + 1):
+        scale = torch.ones(()).double()
+        if f"mlp{layer}_weight" in weights:
+            part = {name: weights[f"mlp{layer}_{name}"].double() for name in ("steepness", "offset", "weight")}
+            low, middle, high = (
+                (part["weight"] * torch.tanh(part["steepness"] * z + part["offset"])).sum() for z in (-1.0, 0.0, 1.0)
+            )
+            scale = scale * ((low + high) / 2 - middle) / 2
+        if f"write{layer}" in weights:
+            scale = scale * (weights[f"write{layer}"] * weights[f"output{layer}"]).double().sum()
+        found.append(float(scale))
+    return found if "mlp1_weight" in weights or "write1" in weights else []
 
 
 def _trained_levels(run: Run) -> list[list[float]]:
