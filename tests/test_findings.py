@@ -14,8 +14,8 @@ ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 def test_tables_are_the_stored_rows(page: Path):
     text = page.read_text(encoding="utf-8")
     assert filled(text, ROWS) == text
-    assert "20 of 20" in text
-    assert filled(text.replace("20 of 20", "19 of 20"), ROWS) == text  # a changed number would be noticed
+    assert "| 20 of 20 |" in text
+    assert filled(text.replace("| 20 of 20 |", "| 19 of 20 |"), ROWS) == text  # a changed number would be noticed
 
 
 def test_every_table_has_its_place():

@@ -152,9 +152,9 @@ def filled(page: str, rows: list[Row]) -> str:
     found = tables(rows)
 
     def fill(match: re.Match[str]) -> str:
-        return f"{match[1]}{found[match[2]]}{match[3]}"
+        return f"{match[1]}\n{found[match[2]]}\n{match[3]}"
 
-    return re.sub(r"(<!-- table: (.*?) -->\n).*?(\n<!-- end -->)", fill, page, flags=re.DOTALL)
+    return re.sub(r"(<!-- table: (\S+) -->)\n[^<]*?(<!-- end -->)", fill, page)
 
 
 def main() -> None:

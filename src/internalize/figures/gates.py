@@ -23,7 +23,8 @@ PARTS: Final = {
     "written": ("nodes that the layer writes", VERMILION),
     "below": ("nodes written before, to be kept", GREEN),
 }
-"""Gates that something depends on. Those of nodes above are free: nothing reads them before they are written."""
+"""Gates that something depends on. Those of nodes above are free under the level mask: nothing reads them before
+they are written."""
 
 
 def learned_gates(run: Run) -> NDArray[np.float64]:
@@ -80,8 +81,8 @@ def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
             f"Left: mean distance of learned from prescribed gates (n = {options.n}, k = {options.k}, gates {options.gates}, "
             f"{options.mask} mask), one thin line for each of {len(runs)} seeds, their median thick; dashed lines: stages "
             f"begin. Right: the gates of seed {runs[0].config['seed']} after training and the prescribed ones, layers × "
-            "positions; dotted lines are the ends of the levels. Gates of nodes above a layer's level are free: nothing reads "
-            "them before they are written."
+            "positions; dotted lines are the ends of the levels. Gates of nodes above a layer's level are free under the "
+            "level mask: nothing reads them before they are written."
         ),
         alt=f"Median distances at the end of training: {ends}.",
     )

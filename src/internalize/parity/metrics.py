@@ -55,7 +55,8 @@ def gate_distance(gates: Float[Tensor, "runs L T"], levels: Levels) -> list[dict
     """Mean distance of each run's gates from the prescribed ones, by what a layer has to do with a position.
 
     ``inputs``: the bits, to be kept. ``written``: the nodes that the layer writes. ``below``: nodes written before, to be
-    kept. ``above``: nodes that a later layer writes; nothing reads them before, so their gates are free.
+    kept. ``above``: nodes that a later layer writes; under the level mask nothing reads them before, so
+    their gates are free.
     """
     level = torch.tensor([levels.level_of(m) for m in range(levels.T)])
     written = torch.arange(1, levels.L + 1).unsqueeze(1)
