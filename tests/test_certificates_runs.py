@@ -49,7 +49,7 @@ def test_open_gates_are_told_what_they_do(tmp_path: Path, zero: bool):
     found = certify(World.of_run(run), QUICK)
     assert verdicts(found, "violated") >= {"gating", "propagation", "kept-inputs"}
     inputs = next(certificate for certificate in found if certificate.statement == "kept-inputs")
-    assert "to −1 within" in (inputs.reason or "")
+    assert "of −1 on average" in (inputs.reason or "")
     assert verdicts(found, "holds") >= {"mask", "softmax", "link", "curriculum", "loss"}
     assert cli.main(["certify", "--run", str(run.path), "--only", "kept-inputs"]) == 1
 
