@@ -26,11 +26,18 @@ from internalize.parity.tree import ParityTree
 _WORD_BITS = 64
 
 
-def packed_bits(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> NDArray[np.uint8]:
-    """Samples ``start`` … ``start + count − 1``, 8 bits a byte, low bit first; a sample fills whole 64-bit words."""
+def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> NDArray[np.uint64]:
+    """Samples ``start`` … ``start + count − 1``, one row each, bit j % 64 of word j // 64 for position j; bits beyond n are 0."""
     row = -(-n // _WORD_BITS)
-    drawn = words(seed, stream, start * row, count * row)
-    return drawn.astype("<u8").view(np.uint8).reshape(count, row * 8)
+    drawn = words(seed, stream, start * row, count * row).reshape(count, row)
+    if n % _WORD_BITS:
+        drawn[:, -1] &= np.uint64(2 ** (n % _WORD_BITS) - 1)
+    return drawn
+
+
+def packed_bits(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> NDArray[np.uint8]:
+    """The same samples, 8 bits a byte, low bit first."""
+    return packed_words(n, seed, start, count, stream).astype("<u8").view(np.uint8)
 
 
 def draw_bits(

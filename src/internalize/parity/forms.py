@@ -31,6 +31,7 @@ from internalize.curriculum import Curriculum
 from internalize.environment import check_memory
 from internalize.options import SolveOptions
 from internalize.parity.cot import CoTTransformer
+from internalize.parity.counting import gradient_to_round
 from internalize.parity.data import add_trace, inference_input, stage_input
 from internalize.parity.freezing import frozen_gradient_bounds, trained_gradient_bounds
 from internalize.parity.link import Link, get_link
@@ -44,7 +45,6 @@ from internalize.parity.streaming import (
     all_gradients,
     answers,
     chunked_gradients,
-    gradient_at_zero,
     roots,
     set_weights,
 )
@@ -138,7 +138,7 @@ class LevelModel(SteppedModel):
     def gradients(
         self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
     ) -> list[Tensor]:
-        """By one product at the start of a layer, not at all where nothing can move, and else by autograd."""
+        """By counting or one product at the start of a layer, not at all where nothing can move, and else by autograd."""
         layer, levels = stage.layers - 1, self.tree.levels
         nothing = [torch.zeros_like(w) for w in W]
         hidden = stage.supervised[0] - levels.nodes(stage.layers).start
@@ -146,7 +146,9 @@ class LevelModel(SteppedModel):
             masses = [off_child_share(w, self.pairs(below)) for below, w in enumerate(W[: layer + 1])]
             if not bool(W[layer].any()):
                 if _below(frozen_gradient_bounds(levels, self.link, masses[:layer]), slack):
-                    nothing[layer] = gradient_at_zero(samples, W[:layer], self.link)
+                    # The random oracle moves each weight's threshold by another amount.
+                    half = slack[layer] if self.options.oracle != "random" else 0.0
+                    nothing[layer] = gradient_to_round(samples, W[:layer], masses[:layer], self.link, half)
                     nothing[layer][:, :hidden] = 0
                     return nothing
             elif self.recovered(W, layer) and _below(trained_gradient_bounds(levels, self.link, masses), slack):

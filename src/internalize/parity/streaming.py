@@ -117,22 +117,31 @@ class _States:
 
 
 @torch.no_grad()
-def gradient_at_zero(samples: Samples, below: Sequence[Tensor], link: Link) -> Float[Tensor, "keys nodes"]:
+def gradient_at_zero(
+    samples: Samples, below: Sequence[Tensor], link: Link, columns: Sequence[int] | None = None
+) -> Float[Tensor, "keys nodes"]:
     r"""Gradient of the layer above ``below`` at its start, W = 0, averaged over all processes' samples.
 
     \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all see one z.
+
+    Args:
+        samples: the batch.
+        below: the trained layers.
+        link: φ.
+        columns: of these nodes of the level only; by default of all.
     """
     tree, stage = samples.tree, len(below)
-    M, nodes = tree.levels.level_end[stage], tree.levels.width(stage + 1)
-    total = torch.zeros(M, nodes, dtype=torch.float64)
+    columns = range(tree.levels.width(stage + 1)) if columns is None else columns
+    M = tree.levels.level_end[stage]
+    total = torch.zeros(M, len(columns), dtype=torch.float64)
     states = None
     for bits in samples.share().chunks():
         states = states or _States(tree, below, link, like=bits)
         X = states(bits)
         z = X.mean(dim=0)
-        R = (link(z) - true_values(tree, bits, stage + 1)) * link.slope(z)
+        R = (link(z) - true_values(tree, bits, stage + 1)[list(columns)]) * link.slope(z)
         total += (X @ R.T - R @ z).double().cpu()
-    return _summed(total) / (M * samples.count)
+    return summed(total) / (M * samples.count)
 
 
 def all_gradients(
@@ -170,7 +179,7 @@ def chunked_gradients(
     for bits in replace(samples.share(), chunk=chunk).chunks():
         for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
             total += gradient.double().cpu()
-    return [_summed(total) / samples.count for total in totals]
+    return [summed(total) / samples.count for total in totals]
 
 
 def set_weights(model: Module, W: Sequence[Tensor]) -> Module:
@@ -206,7 +215,7 @@ def roots(
     return torch.cat(found), torch.cat(truth)
 
 
-def _summed(total: Tensor) -> Tensor:
+def summed(total: Tensor) -> Tensor:
     """The sum over all processes, on every one of them."""
     if dist.is_available() and dist.is_initialized():
         # nccl sums only what is on its device; gloo is at home on the CPU.
