@@ -66,9 +66,9 @@ def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> 
 
 def write_nodes(tree: ParityTree, states: Words, level: int) -> None:
     """Write the nodes of levels 1 … ``level`` to their positions, from the bits that are there."""
-    for m in range(tree.n, tree.levels.level_end[level]):
-        left, right = tree.children(m)
-        np.bitwise_xor(states[left], states[right], out=states[m])
+    for layer in range(level):
+        for m, (left, right) in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
+            np.bitwise_xor(states[left], states[right], out=states[m])
 
 
 def ones(rows: Words) -> Integers:

@@ -31,7 +31,7 @@ closer than the bound to where its rounded weight changes is computed again from
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ from internalize.parity.bitmatrix import (
 from internalize.parity.data import packed_words
 from internalize.parity.freezing import curvature, drifts, steepness
 from internalize.parity.link import Link
+from internalize.parity.native import one_ahead
 from internalize.parity.streaming import Samples, gradient_at_zero, summed
 from internalize.parity.tree import ParityTree
 
@@ -91,7 +92,7 @@ def gradient_to_round(
         return gradient_at_zero(samples, below, link)
     found = counted_gradient(samples, len(below), link)
     doubtful = ((found.abs() / half) % 2 - 1).abs() * half <= bound
-    columns = [column for column, doubt in enumerate(doubtful.any(dim=0)) if doubt]
+    columns = cast(list[int], doubtful.any(dim=0).nonzero()[:, 0].tolist())
     if columns:
         exact = gradient_at_zero(replace(samples, dtype=torch.float64), below, link, columns)
         found[:, columns] = torch.where(doubtful[:, columns], exact, found[:, columns])
@@ -129,12 +130,15 @@ def _chunk(samples: Samples) -> int:
 
 
 def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[_Sorted]:
-    tree, size = samples.tree, _chunk(samples)
-    for first in range(samples.start, samples.start + samples.count, size):
-        count = min(size, samples.start + samples.count - first)
-        rows = packed_words(tree.n, samples.seed, first, count, samples.stream)
-        minus = ones(rows) + (_node_ones(tree, rows, stage, native) if stage else 0)
-        yield _sorted(tree, rows, tree.levels.level_end[stage] - 2 * minus, stage + 1, native)
+    tree, size, end = samples.tree, _chunk(samples), samples.start + samples.count
+
+    def drawn(first: int) -> tuple[Words, Integers]:
+        rows = packed_words(tree.n, samples.seed, first, min(size, end - first), samples.stream)
+        return rows, ones(rows)
+
+    for rows, minus in one_ahead(drawn, range(samples.start, end, size)):
+        of_nodes = _node_ones(tree, rows, stage, native) if stage else 0
+        yield _sorted(tree, rows, tree.levels.level_end[stage] - 2 * (minus + of_nodes), stage + 1, native)
 
 
 def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integers:

@@ -1,37 +1,39 @@
 /* The inner loops of bitmatrix.py. Compiled for the machine that they run on. */
 #include <stdint.h>
+#include <string.h>
 
-enum { LONG = 64, LINE = 8, TILE = 16, SIDE = 4 };
+enum { LONG = 64, LINE = 4, TILE = 16, SIDE = 4 };
 
-/* One block of 64 words of 64 bits, by halves: its off-diagonal quarters change places, then those of each quarter, and so on. */
-static void transpose_block(uint64_t block[LONG]) {
+typedef uint64_t line_t __attribute__((vector_size(LINE * sizeof(uint64_t))));
+
+/* LINE blocks of 64 words of 64 bits side by side, each by halves: its off-diagonal quarters change places, then those of each
+   quarter, and so on. */
+static void transpose_blocks(line_t blocks[LONG]) {
   uint64_t mask = 0x00000000FFFFFFFF;
   for (int half = LONG / 2; half; half /= 2, mask ^= mask << half)
     for (int base = 0; base < LONG; base += 2 * half)
       for (int r = base; r < base + half; r++) {
-        uint64_t changed = ((block[r] >> half) ^ block[r + half]) & mask;
-        block[r + half] ^= changed;
-        block[r] ^= changed << half;
+        line_t changed = ((blocks[r] >> half) ^ blocks[r + half]) & mask;
+        blocks[r + half] ^= changed;
+        blocks[r] ^= changed << half;
       }
 }
 
 /* found[q] bit i = bit q of rows[order[i]], for the words first ... last - 1 of every row of found; an order of -1 is a row of 0.
-   Rows of found are `wide` words long. A cache line of each row of found is written at a time. */
+   Rows of found are `wide` words long. */
 void transpose(const uint64_t *rows, int64_t words, const int64_t *order, int64_t wide, int64_t first, int64_t last,
                uint64_t *found) {
   for (int64_t i0 = first; i0 < last; i0 += LINE) {
     int64_t line = i0 + LINE < last ? LINE : last - i0;
     for (int64_t w = 0; w < words; w++) {
-      uint64_t block[LINE][LONG];
-      for (int64_t i = 0; i < line; i++) {
+      line_t blocks[LONG] = {0};
+      for (int64_t i = 0; i < line; i++)
         for (int r = 0; r < LONG; r++) {
           int64_t row = order[(i0 + i) * LONG + r];
-          block[i][r] = row < 0 ? 0 : rows[row * words + w];
+          blocks[r][i] = row < 0 ? 0 : rows[row * words + w];
         }
-        transpose_block(block[i]);
-      }
-      for (int q = 0; q < LONG; q++)
-        for (int64_t i = 0; i < line; i++) found[(w * LONG + q) * wide + i0 + i] = block[i][q];
+      transpose_blocks(blocks);
+      for (int q = 0; q < LONG; q++) memcpy(found + (w * LONG + q) * wide + i0, blocks + q, line * sizeof(uint64_t));
     }
   }
 }

@@ -9,15 +9,16 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
 
+Result = TypeVar("Result")
 Argument = NDArray[Any] | int
 
 
@@ -44,6 +45,21 @@ def in_threads(size: int, work: Callable[[int, int], None]) -> None:
         return
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, edges[:-1], edges[1:]))
+
+
+def one_ahead(work: Callable[[int], Result], items: Iterable[int]) -> Iterator[Result]:
+    """``work`` of the items in turn; if torch has several threads, the next one is begun before it is asked for."""
+    if torch.get_num_threads() == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        begun: Future[Result] | None = None
+        for item in items:
+            begun, before = pool.submit(work, item), begun
+            if before is not None:
+                yield before.result()
+        if begun is not None:
+            yield begun.result()
 
 
 def call(function: Callable[..., Any], *arguments: Argument) -> None:
