@@ -55,10 +55,10 @@ from internalize.parity.native import one_ahead
 from internalize.parity.streaming import Samples, gradient_at_zero, summed
 from internalize.parity.tree import ParityTree
 
-_CHUNK: Final = 2**17
+_CHUNK: Final = 2**18
 """Samples in a chunk: so many that the samples of most |S| fill several words."""
-_CHUNK_BITS: Final = 2**29
-"""Bits in a chunk: 64 MB, a few copies of which are held."""
+_CHUNK_BITS: Final = 2**30
+"""Bits in a chunk: 128 MB, a few copies of which are held."""
 _NEAR: Final = 1 / 16
 """With a bound beyond this share of half a step, counting would leave too much to be computed again."""
 

@@ -1,0 +1,129 @@
+"""counting.py: counted gradients are within the stated bound of the float64 ones, and doubtful entries are computed again."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from internalize.options import SolveOptions
+from internalize.parity import ParityTree, get_link, solve
+from internalize.parity import counting as engine
+from internalize.parity.counting import counted_gradient, counting_bound, gradient_to_round
+from internalize.parity.freezing import off_child_mass
+from internalize.parity.recovery import off_child_share
+from internalize.parity.streaming import Samples, gradient_at_zero
+
+COSINE = get_link("cosine")
+
+
+def recovered(tree: ParityTree, stage: int, K: float) -> list[Tensor]:
+    """The first layers, with K at the children and 0 elsewhere."""
+    found: list[Tensor] = []
+    for layer in range(stage):
+        w = torch.zeros(tree.levels.level_end[layer], tree.levels.width(layer + 1), dtype=torch.float64)
+        for column, pair in enumerate(tree.layer_children(layer)):
+            w[list(pair), column] = K
+        found.append(w)
+    return found
+
+
+def masses(tree: ParityTree, W: list[Tensor]) -> list[float]:
+    return [off_child_share(w, tree.layer_children(layer)) for layer, w in enumerate(W)]
+
+
+@pytest.mark.parametrize("link", ["cosine", "quartic"])
+@pytest.mark.parametrize(("n", "k", "chunk"), [(2, 2, None), (6, 4, 100), (30, 16, None), (64, 64, 150), (130, 32, 64)])
+def test_counting_is_the_gradient(n: int, k: int, chunk: int | None, link: str):
+    """Of true states, to the last bits of float64: every stage, word-sized or not, in chunks or not."""
+    tree, phi = ParityTree.draw(n, k, 2), get_link(link)
+    samples = Samples(tree, 3, 17, 331, dtype=torch.float64, chunk=chunk)
+    for stage in range(tree.L):
+        W = recovered(tree, stage, K=60.0)
+        bound = counting_bound(samples, masses(tree, W), phi)
+        exact = gradient_at_zero(samples, W, phi)
+        assert bound < 1e-12
+        torch.testing.assert_close(counted_gradient(samples, stage, phi), exact, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_both_forms_count_alike(native: bool, monkeypatch: pytest.MonkeyPatch):
+    tree = ParityTree.draw(100, 32, 0)
+    samples = Samples(tree, 0, 5, 700, dtype=torch.float64)
+    monkeypatch.setattr(engine, "use_native", lambda pairs: native)  # pyright: ignore[reportUnknownLambdaType]
+    found = counted_gradient(samples, 1, COSINE)
+    exact = gradient_at_zero(samples, recovered(tree, 1, K=60.0), COSINE)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("K", [6.0, 9.0, 12.0])
+def test_bound_holds_where_layers_are_soft(K: float):
+    """With a small amplitude states are not bits: counting errs, and by less than the bound."""
+    tree = ParityTree.draw(30, 16, 1)
+    samples = Samples(tree, 1, 0, 400, dtype=torch.float64)
+    W = recovered(tree, 3, K)
+    error = float((counted_gradient(samples, 3, COSINE) - gradient_at_zero(samples, W, COSINE)).abs().max())
+    assert 1e-15 < error < counting_bound(samples, masses(tree, W), COSINE)
+
+
+def test_doubtful_entry_is_computed_again():
+    """A threshold between an entry's counted and its real value: the entry becomes the real one, all others stay as counted."""
+    tree, K = ParityTree.draw(30, 16, 1), 13.0
+    samples = Samples(tree, 1, 0, 400)
+    W = recovered(tree, 2, K)
+    counted = counted_gradient(samples, 2, COSINE)
+    exact = gradient_at_zero(replace(samples, dtype=torch.float64), W, COSINE)
+    j, m = tree.layer_children(2)[1][0], 1
+    assert counted[j, m] != exact[j, m]
+    half = float((counted[j, m] + exact[j, m]).abs() / 2)
+    assert counting_bound(samples, masses(tree, W), COSINE) < half / 16
+    found = gradient_to_round(samples, W, masses(tree, W), COSINE, half)
+    assert torch.equal((found / (2 * half)).round(), (exact / (2 * half)).round())
+    assert not torch.equal((counted / (2 * half)).round(), (exact / (2 * half)).round())
+    changed = found != counted
+    assert bool(changed[j, m])
+    assert int(changed.sum()) < 5
+    torch.testing.assert_close(found[changed], exact[changed], rtol=0, atol=1e-16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "K", "half"), [(torch.float64, 60.0, 1.0), (torch.float32, 60.0, 0.0), (torch.float32, 2.0, 1e-3)]
+)
+def test_product_where_counting_is_not_for(dtype: torch.dtype, K: float, half: float, monkeypatch: pytest.MonkeyPatch):
+    """In float64, without rounding and where layers are too soft the product is taken."""
+
+    def count(*arguments: object) -> None:
+        raise AssertionError("counted")
+
+    monkeypatch.setattr(engine, "counted_gradient", count)
+    tree = ParityTree.draw(30, 16, 1)
+    samples = Samples(tree, 1, 0, 100, dtype=dtype)
+    W = recovered(tree, 1, K)
+    found = gradient_to_round(samples, W, masses(tree, W), COSINE, half)
+    assert torch.equal(found, gradient_at_zero(samples, W, COSINE))
+
+
+def test_bound_has_the_stated_size():
+    """At the default amplitude the bound is nothing to the half step c/M²; it grows with the mass off the children."""
+    tree = ParityTree.draw(1024, 512, 0)
+    samples = Samples(tree, 0, 0, 534_848)
+    ends = tree.levels.level_end
+    bounds = [
+        counting_bound(samples, [off_child_mass(ends[layer], K) for layer in range(8)], COSINE) for K in (22.0, 12.0)
+    ]
+    assert bounds[0] < 1e-6 * COSINE.c / ends[8] ** 2
+    assert bounds[0] < 1e-3 * bounds[1]
+    assert math.isfinite(bounds[1])
+
+
+@pytest.mark.parametrize("curriculum", ["log-icot", "icot"])
+def test_solve_is_the_same_in_both_precisions(curriculum: str):
+    """float32 counts, float64 multiplies: one set of weights, and records that agree."""
+    options = SolveOptions(n=64, k=16, seed=3, curriculum=curriculum, test_samples=500)  # pyright: ignore[reportArgumentType]
+    results = [solve(replace(options, dtype=dtype)) for dtype in ("float32", "float64")]
+    assert results[0].exact_recovery
+    for one, other in zip(*(result.weights for result in results), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(*(result.stages for result in results), strict=True):
+        assert one.margin == pytest.approx(other.margin, abs=1e-7)
