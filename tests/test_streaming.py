@@ -32,5 +32,8 @@ def test_a_stage_is_the_curriculums(stage: int):
     stage_loss(model(stage_input(sequence, now), now.layers), sequence, now).backward()
     W = [w.detach() for w in model.W]
     torch.testing.assert_close(gradient_at_zero(samples, W[:stage], link), model.W[stage].grad, rtol=0, atol=1e-12)
+    last = [tree.levels.width(stage + 1) - 1]
+    some = gradient_at_zero(samples, W[:stage], link, columns=last)
+    torch.testing.assert_close(some, model.W[stage].grad[:, last], rtol=0, atol=1e-12)
     for layer, found in enumerate(all_gradients(samples, W, link, stage)):
         torch.testing.assert_close(found, model.W[layer].grad, rtol=0, atol=1e-12)

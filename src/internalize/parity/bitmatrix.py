@@ -27,7 +27,7 @@ LONG: Final = 64
 _MASKS: Final = {half: sum(1 << q for q in range(LONG) if not q & half) for half in (32, 16, 8, 4, 2, 1)}
 _BLOCK: Final = 2**15
 """Words that numpy compares at a time: they and what comes of them stay in the caches."""
-_WORTH: Final = 2**26
+_WORTH: Final = 2**24
 """Pairs of words to compare from which on it is worth to wait for the compiler."""
 
 
