@@ -1,14 +1,15 @@
 r"""Matrices of bits, 64 to a word: a bit 1 is −1, so a product of signs is an exclusive or.
 
-| name        | paper | meaning                                             | where       |
-| ----------- | ----- | --------------------------------------------------- | ----------- |
-| Words       | –     | rows of 64-bit words; bit q of word w is column 64w + q | –       |
-| transposed  | –     | samples × positions to positions × samples, or back | –           |
-| write_nodes | b_m   | true values of the levels from 1 up, one row a node | section 2.1 |
-| differing   | –     | weighted numbers of bits in which rows differ       | –           |
+| name        | paper | meaning                                                 | where       |
+| ----------- | ----- | ------------------------------------------------------- | ----------- |
+| Words       | –     | rows of 64-bit words; bit q of word w is column 64w + q | –           |
+| transposed  | –     | samples × positions to positions × samples, or back     | –           |
+| write_nodes | b_m   | true values of the levels from 1 up, one row a node     | section 2.1 |
+| differing   | –     | weighted numbers of bits in which rows differ           | –           |
 
-Each has two forms, one in C (``native.py``) and one in numpy for machines without a compiler and for what is too small to wait for
-it. They give the same bits; the sums of ``differing`` may be rounded in another order.
+What takes long has two forms, one in C (``native.py``) and one in numpy, for machines without a compiler and for what is too small to
+wait for it. They give the same bits; sums may be rounded in another order. The choice depends on the size alone, so that a run
+that is resumed goes on as it would have.
 """
 
 from typing import Any, Final

@@ -16,16 +16,17 @@ round where S < 0. With \(\sum_i x_j b_m = \#i - 2D_{jm}\) over the samples of e
 The D are whole numbers from 64 samples a machine word; nothing is rounded but a sum of some hundred float64 numbers a chunk.
 
 **Bound.** Let the true nodes be within ε of the computed ones. Then what is counted is within
-\[ \frac{\varepsilon}{M}\,(2A^2 + 4C + 4A) + \frac{8A}{M}\,u\,(\text{terms} + 8), \qquad u = 2^{-53}, \]
+\[ \frac{\varepsilon}{M}\,(2A^2 + 4C + 4A) + \frac{8A}{M}\,u\,(\text{terms} + 64), \qquad u = 2^{-53}, \]
 of the gradient, with A = sup |φ′| and C the Lipschitz constant of φ′, as in ``freezing.py``.
 **Proof.** One sample's term f = (φ(z) − b)φ′(z)(x_j − z) has |∂f/∂x_j| ≤ 2A and |∂f/∂z| ≤ 2A² + 4C + 2A, because φ, b, x_j and z
-are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 4uA of φ′ and φφ′. The sums
+are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 64uA of φ′ and φφ′. The sums
 over s and chunks have that many terms and all partial sums at most AB in size, so each of the two is rounded by at most
 uAB · terms, and subtracting the mean at most doubles that; the factor 2/(MB) leaves 8Au · terms/M and less. ∎
 
-For quantised layers ε is of the order of the square of the softmax mass off the children, about 1e-12 at the default amplitude:
-far below the error that the paper's approximate oracle may have (n^{−2−ε/8}, section 2.1), and below float32's. An entry
-closer than the bound to where its rounded weight changes is computed again from the real states in float64.
+For quantised layers ε is of the order of the square of the softmax mass off the children. At the default amplitude that makes the
+bound a millionth of half a step and less: below what float32 loses, and far below the error that the paper's approximate oracle may
+have (n^{−2−ε/8}, section 2.1). An entry closer than the bound to where its rounded weight changes is computed again from the
+real states in float64.
 """
 
 import math
@@ -122,7 +123,7 @@ def counting_bound(samples: Samples, masses: Sequence[float], link: Link) -> flo
     deltas, _ = drifts(link, masses)
     epsilon = max((min(C * delta**2 / 2, 2.0) for delta in deltas), default=0.0)
     terms = (M // 2 + 1) * math.ceil(samples.count / _chunk(samples))
-    return (epsilon * (2 * A**2 + 4 * C + 4 * A) + 8 * A * 2.0**-53 * (terms + 8)) / M
+    return (epsilon * (2 * A**2 + 4 * C + 4 * A) + 8 * A * 2.0**-53 * (terms + 64)) / M
 
 
 def _chunk(samples: Samples) -> int:
