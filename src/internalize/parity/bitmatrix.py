@@ -7,9 +7,9 @@ r"""Matrices of bits, 64 to a word: a bit 1 is −1, so a product of signs is an
 | write_nodes | b_m   | true values of the levels from 1 up, one row a node     | section 2.1 |
 | differing   | –     | weighted numbers of bits in which rows differ           | –           |
 
-What takes long has two forms, one in C (``native.py``) and one in numpy, for machines without a compiler and for what is too small to
-wait for it. They give the same bits; sums may be rounded in another order. The choice depends on the size alone, so that a run
-that is resumed goes on as it would have.
+What takes long has two forms, one in C (``native.py``) and one in numpy, for machines without a compiler and for what is too
+small to wait for it. They give the same bits; sums may be rounded in another order. The choice depends on the size alone, so
+that a run that is resumed goes on as it would have.
 """
 
 from typing import Any, Final
