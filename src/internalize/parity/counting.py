@@ -113,6 +113,7 @@ def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, 
         keys, targets = chunk.states[:M], chunk.states[M : M + nodes] ^ chunk.turned
         differing(keys, targets, chunk.ends, slope, total=of_targets, native=native)
         differing(keys, chunk.turned[None], chunk.ends, both, total=of_one, native=native)
+        del chunk, keys, targets  # not held while the next chunk is made
     total = summed(torch.from_numpy(of_targets - of_one))
     return 2 * (total - total.mean(dim=0)) / (M * samples.count)
 
