@@ -14,7 +14,12 @@ import torch  # noqa: E402
 
 settings.register_profile("internalize", deadline=None, derandomize=True)
 settings.load_profile("internalize")
-torch.set_num_threads(1)  # small tensors; two threads on a busy machine wait for each other
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Small tensors: two threads on a busy machine wait for each other. Commands that were tested may have asked for more."""
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(hookwrapper=True)
