@@ -14,6 +14,7 @@ import torch  # noqa: E402
 
 settings.register_profile("internalize", deadline=None, derandomize=True)
 settings.load_profile("internalize")
+torch.set_num_threads(1)  # for fixtures that are made before the one below
 
 
 @pytest.fixture(autouse=True)
