@@ -98,22 +98,13 @@ def _jobs(out: Path, experiment: Experiment, first_seed: int) -> Iterator[TrainJ
 
 def _discard_if_unusable(job: TrainJob, say: Callable[[str], None]) -> None:
     """Remove a job's runs if one is damaged or has other settings. All, because their last bits depend on each other."""
-    from internalize.parity.train import check_finished, run_config
-
-    runs = job.runs
-    for run, seed in zip(runs, job.seeds, strict=True):
-        if not run.path.exists():
-            continue
-        try:
-            if run.exists:
-                run.check("train", run_config(job.options, seed), resume=True)
-            if run.finished:
-                check_finished(run)
-            elif run.checkpoint_steps():
-                run.load_checkpoint(max(run.checkpoint_steps()))
-        except InputError as error:
-            say(f"{error}; training it again with the {len(runs) - 1} that were trained together with it")
-            for unusable in runs:
-                if unusable.path.exists():
-                    unusable.discard()
-            return
+    try:
+        job.check(resume=True)
+        for run in job.runs:
+            if steps := run.checkpoint_steps():
+                run.load_checkpoint(max(steps))
+    except InputError as error:
+        say(f"{error}; training it again with the {len(job.runs) - 1} that were trained together with it")
+        for run in job.runs:
+            if run.path.exists():
+                run.discard()

@@ -256,7 +256,7 @@ def _advice(options: SolveOptions) -> str:
     """What would succeed. The prediction is of the paper's model, which others are sent back to."""
     setting, model = setting_of(options), ""
     usual = replace(setting, K=None, grid="K", rate="calibrated", oracle="none", oracle_error=0.0)
-    if options.curriculum == "none" or form_of(options) == "block" or setting.grid == "none":
+    if options.curriculum in ("none", "cot") or form_of(options) == "block" or setting.grid == "none":
         model = "log-icot, level mask, paper gates, "
     elif (
         options.preset == "none"
