@@ -118,7 +118,7 @@ class CellStore:
 
     def add(self, rows: Sequence[Json]) -> None:
         """Some more finished cells."""
-        new = [{name: row.get(name) for name in self.schema} for row in rows]
+        new: list[Json] = [{name: row.get(name) for name in self.schema} for row in rows]
         path = self.path / "journal.jsonl"
         assert self._known.isdisjoint(row["cell"] for row in new), "a cell was computed twice"
         with writing(path), path.open("ab") as file:

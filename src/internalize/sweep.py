@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, get_origin
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_origin
 
 from internalize.cells import CellStore, Json, Schema, kind_of
 from internalize.errors import InputError
@@ -24,7 +24,7 @@ from internalize.intervals import wilson
 from internalize.jobs import TOGETHER
 from internalize.options import SolveOptions, TrainOptions
 from internalize.rows import SOLVED
-from internalize.workers import Finished, Refused, Report, Seen, torch_threads
+from internalize.workers import Report, Seen, torch_threads
 
 if TYPE_CHECKING:
     import polars as pl
@@ -102,7 +102,10 @@ class CellJob:
                 results = [self._solve(self.options, seed, go_on) for seed in self.seeds]
             else:
                 results = _train(self.options, self.seeds, go_on)
-        return [{**row, "status": "done", "reason": None, **result} for row, result in zip(self.rows(), results, strict=True)]
+        return [
+            {**row, "status": "done", "reason": None, **result}
+            for row, result in zip(self.rows(), results, strict=True)
+        ]
 
     def refused(self, reason: str) -> list[Json]:
         """The rows of cells that cannot be computed."""
@@ -156,9 +159,7 @@ def flat_options(options: Options) -> Json:
 @cache
 def cell_schema(kind: Kind) -> Schema:
     """The columns of a kind's cells."""
-    options = {
-        name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()
-    }
+    options = {name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()}
     extra = {"stop_at_failure": bool} if kind == "solve" else {}
     return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_RESULTS[kind]}
 
@@ -176,8 +177,8 @@ class Pool(Protocol):
         jobs: Sequence[CellJob],
         *,
         report: Report,
-        refused: Refused[CellJob],
-        finished: Finished[CellJob],
+        refused: Callable[[CellJob, str], None],
+        finished: Callable[[CellJob, Any], None],
         how_to_go_on: str,
     ) -> None:
         """Run the jobs; `finished` and `refused` are called in this process."""
@@ -259,7 +260,7 @@ def read_cells(out: Path) -> "pl.DataFrame":
     kind = kind_of(out)
     if kind not in _RESULTS:
         raise InputError(f"{out} holds a sweep of {kind!r}, which is neither train nor solve")
-    frame = CellStore(out, kind, cell_schema(cast(Kind, kind))).frame()
+    frame = CellStore(out, kind, cell_schema(kind)).frame()
     success = pl.col("exact_recovery") if kind == "solve" else pl.col("accuracy") >= SOLVED
     return frame.with_columns(success.alias("success"))
 
@@ -271,7 +272,9 @@ def keep_where(cells: "pl.DataFrame", conditions: Sequence[str]) -> "pl.DataFram
     for condition in conditions:
         name, equals, value = condition.partition("=")
         if not equals or name not in cells.columns:
-            raise InputError(f"where={condition!r} is not of the form name=value with one of {', '.join(cells.columns)}")
+            raise InputError(
+                f"where={condition!r} is not of the form name=value with one of {', '.join(cells.columns)}"
+            )
         shown = [f"{found:g}" if isinstance(found, float) else str(found) for found in cells[name]]
         cells = cells.filter(pl.Series([text == value for text in shown], dtype=pl.Boolean))
     return cells
@@ -289,7 +292,9 @@ def success_rates(cells: "pl.DataFrame", by: Sequence[str]) -> list[Json]:
         if name not in cells.columns:
             raise InputError(f"by={name}: the cells have no such column; they have {', '.join(cells.columns)}")
     rows: list[Json] = []
-    for values, group in groupby(cells.sort(list(by)).iter_rows(named=True), key=lambda row: [row[name] for name in by]):
+    for values, group in groupby(
+        cells.sort(list(by)).iter_rows(named=True), key=lambda row: [row[name] for name in by]
+    ):
         own = list(group)
         done = [row["success"] for row in own if row["status"] == "done"]
         share: Json = {"rate": None, "low": None, "high": None}

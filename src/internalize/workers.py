@@ -37,7 +37,8 @@ class Job(Protocol):
 
     def run(self, seen: Seen) -> object:
         """Do it, and hand back what is not in files. Raises InputError if it cannot be done, Interrupted once it has saved
-        after SIGTERM."""
+        after SIGTERM.
+        """
         ...
 
 

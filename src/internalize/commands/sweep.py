@@ -43,7 +43,9 @@ class _Cells:
         grid = parse_grid(self.kind, self.grid)
         if grid.left_out:
             count = len(grid.left_out)
-            say(f"{count} of {count + len(grid.settings)} combinations are not possible, and left out: {grid.left_out[0]}")
+            say(
+                f"{count} of {count + len(grid.settings)} combinations are not possible, and left out: {grid.left_out[0]}"
+            )
 
         from internalize.progress import Progress
         from internalize.sweep import sweep
