@@ -5,6 +5,7 @@ no common disk. A task whose worker or machine dies is begun again by Ray.
 """
 
 import contextlib
+import importlib
 import os
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -46,7 +47,7 @@ def run_on_ray(
     """
     ends = Ends(jobs, report, refused, finished)
     crashes: list[str] = []
-    with Interruptible() as interrupt, _cluster(address, at_once) as ray:
+    with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
         do = ray.remote(num_cpus=1, max_retries=attempts - 1)(_do)
         waiting, running = deque(range(len(jobs))), dict[Any, int]()
         while (waiting or running) and not interrupt.requested:
@@ -75,16 +76,20 @@ def _do(job: Job) -> Ended:
         return Ended(str(error))
 
 
-@contextlib.contextmanager
-def _cluster(address: str | None, cpus: int | None) -> Generator[Any]:
-    """Ray, connected to a cluster; to the one that this process is connected to already, if it is."""
+def load_ray() -> Any:
+    """Ray itself; refused where it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it; else a warning
     try:
-        import ray  # pyright: ignore[reportMissingImports]
+        return importlib.import_module("ray")
     except ImportError:
         raise InputError("on=ray needs Ray, which is not installed: pip install 'internalize[ray]'") from None
-    ray: Any = ray
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, cpus: int | None) -> Generator[Any]:
+    """Ray, connected to a cluster; to the one that this process is connected to already, if it is."""
+    ray = load_ray()
     if ray.is_initialized():
         yield ray
         return

@@ -41,9 +41,9 @@ def half_crossing(samples: Sequence[float], successes: Sequence[int], trials: Se
     won, lost = np.array(successes), np.array(trials) - np.array(successes)
     if len(set(samples)) < 2 or not won.any() or not lost.any():
         return None
-    middles: Reals = np.linspace(float(x.min()), float(x.max()), 2001)
+    middles: Reals = np.linspace(float(x.min()), float(x.max()), 1001)
     best: Reals = np.full(len(middles), -math.inf)
-    for slope in np.geomspace(0.5, 200, 120):
+    for slope in np.geomspace(0.5, 200, 60):
         logit: Reals = slope * (x - middles[:, None])
         np.maximum(best, -np.logaddexp(0, -logit) @ won - np.logaddexp(0, logit) @ lost, out=best)
     top = int(best.argmax())

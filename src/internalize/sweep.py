@@ -141,7 +141,7 @@ def _train(options: TrainOptions, seeds: Sequence[int], go_on: Callable[[str], N
                 alone.append({"status": "failed", "reason": str(error)})
         return alone
     company = " ".join(map(str, seeds))
-    return [{**result, "together": company, "steps_made": result.pop("steps")} for result in results]
+    return [{"together": company, "steps_made": result.pop("steps"), **result} for result in results]
 
 
 def flat_options(options: Options) -> Json:
@@ -221,10 +221,12 @@ def sweep(
     wanted = {job.rows()[0]["cell"]: job for job in asked}
     with store.locked(resume=resume) as known:
         missing = [job for cell, job in wanted.items() if cell not in known]
-        before, total, began = len(wanted) - len(missing), len(wanted), time.monotonic()
+        before, total = len(wanted) - len(missing), len(wanted)
+        began: list[float] = []
 
         def told(done: float, _: float, seen: str) -> None:
-            rate = done / max(time.monotonic() - began, 1e-9)
+            began.append(time.monotonic()) if not began else None  # without the time that processes take to start
+            rate = done / max(time.monotonic() - began[0], 1e-9)
             report(before + done, total, f"{rate:.3g} cells/s  {seen.partition('  ')[2]}")
 
         if missing:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from internalize.crossing import half_crossing
 from internalize.errors import InputError
 from internalize.figures.drawing import Drawing
-from internalize.figures.style import INK, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
+from internalize.figures.style import FAINT, INK, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
 from internalize.options import StepOptions
 from internalize.parity.prediction import Setting
 from internalize.sweep import success_rates, varied
@@ -129,6 +129,7 @@ def _predicted(runs: pl.DataFrame) -> int | None:
 
 def _heat(axes: Axes, cells: pl.DataFrame, columns: Sequence[Any], x: str, y: str) -> None:
     """A rectangle for each place; numbers upwards on a logarithmic scale, with edges half-way between neighbours."""
+    axes.set_facecolor(FAINT)  # where nothing was tried
     heights = cells[y].unique().sort().to_list()
     logarithmic = all(_is_number(height) and height > 0 for height in heights)
     for number, column in enumerate(columns):
