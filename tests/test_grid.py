@@ -8,6 +8,11 @@ from internalize.options import SolveOptions, TrainOptions
 from internalize.parity.prediction import Setting
 
 
+def solving(words: list[str]) -> tuple[list[SolveOptions], tuple[str, ...]]:
+    grid = parse_grid("solve", words)
+    return [setting for setting in grid.settings if isinstance(setting, SolveOptions)], grid.left_out
+
+
 def test_values_of_every_type():
     grid = parse_grid("train", ["n=12,16", "k=4", "lr=0.1,3e-2", "curriculum=icot", "boundaries=1+3,2", "steps=7"])
     wanted = [
@@ -33,18 +38,16 @@ def test_values_that_follow_from_others():
 
 
 def test_combinations_that_no_run_can_have():
-    grid = parse_grid("solve", ["n=8,12", "k=4,16,n/2", "grid=1,K"])
-    assert [(s.n, s.k, s.grid) for s in grid.settings] == [(8, 4, "1"), (8, 4, "K"), (12, 4, "1"), (12, 4, "K")]
-    assert (
-        len(grid.left_out) == 2 * 2 + 2
-    )  # k = 16 twice, k = 6 once, on two grids; k = 4 and n/2 are one setting at n = 8
-    assert grid.left_out[0].startswith("n=8 k=16 grid=1: n=8 is less than k=16")
-    assert any("k=6 is not a power of two" in line for line in grid.left_out)
+    settings, left_out = solving(["n=8,12", "k=4,16,n/2", "grid=1,K"])
+    assert [(s.n, s.k, s.grid) for s in settings] == [(8, 4, "1"), (8, 4, "K"), (12, 4, "1"), (12, 4, "K")]
+    assert len(left_out) == 6  # k = 16 twice and k = 6 once, on two grids; at n = 8, k = 4 and n/2 are one setting
+    assert left_out[0].startswith("n=8 k=16 grid=1: n=8 is less than k=16")
+    assert any("k=6 is not a power of two" in line for line in left_out)
     odd = parse_grid("solve", ["n=9,8", "k=n/2"])
     assert odd.left_out == ("n=9 k=n/2: k=n/2 is 4.5 at n=9, not a whole number",)
-    biased = parse_grid("solve", ["n=8", "k=4", "K=3", "grid=1", "rate=paper,calibrated", "samples=1x"])
-    assert [setting.rate for setting in biased.settings] == ["calibrated"]
-    assert "samples=1x: no number of samples is predicted to succeed" in biased.left_out[0]
+    settings, left_out = solving(["n=8", "k=4", "K=3", "grid=1", "rate=paper,calibrated", "samples=1x"])
+    assert [setting.rate for setting in settings] == ["calibrated"]
+    assert "samples=1x: no number of samples is predicted to succeed" in left_out[0]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from internalize.errors import InputError
@@ -81,7 +82,8 @@ def parse_grid(kind: Kind, words: Sequence[str]) -> Grid:
     return Grid(tuple(settings), tuple(left_out))
 
 
-def option_types(kind: Kind) -> dict[str, Any]:
+@cache
+def option_types(kind: Kind) -> Mapping[str, Any]:
     """The options of a kind with their types, without None where that stands for a default.
 
     Not the seed, which every setting has many of, nor the device: cells are computed on one thread of a CPU.

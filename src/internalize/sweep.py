@@ -222,11 +222,13 @@ def sweep(
     with store.locked(resume=resume) as known:
         missing = [job for cell, job in wanted.items() if cell not in known]
         before, total = len(wanted) - len(missing), len(wanted)
-        began: list[float] = []
+        began: float | None = None
 
         def told(done: float, _: float, seen: str) -> None:
-            began.append(time.monotonic()) if not began else None  # without the time that processes take to start
-            rate = done / max(time.monotonic() - began[0], 1e-9)
+            nonlocal began
+            now = time.monotonic()
+            began = began or now  # without the time that processes take to start
+            rate = done / max(now - began, 1e-9)
             report(before + done, total, f"{rate:.3g} cells/s  {seen.partition('  ')[2]}")
 
         if missing:
