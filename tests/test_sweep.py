@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -181,7 +182,7 @@ def test_parent_killed_at_random_moments(tmp_path: Path):
     assert not killed(words(tmp_path / "alone"), 300)
     whole, moments = time.monotonic() - began, random.Random(0)
     before, kills = pl.DataFrame(), 0
-    while killed(words(tmp_path / "killed"), moments.uniform(0.2, 0.6) * whole) and kills < 40:
+    while kills < 5 and killed(words(tmp_path / "killed"), moments.uniform(0.2, 0.6) * whole):
         kills += 1
         if not (tmp_path / "killed" / "sweep.json").exists():
             continue
@@ -224,7 +225,7 @@ def test_interrupted(tmp_path: Path):
     with pytest.raises(Interrupted, match=rf"--out {tmp_path} --resume goes on"):
         run(tmp_path, GRID, range(20), report=interrupt)
     assert read_cells(tmp_path).height == 5
-    assert "cells/s  n=8 k=4 seed 4  ended" in seen[-1]
+    assert re.search(r"^\S+ cells/s  n=\d+ k=4 seed \d+  ended$", seen[-1])
     assert run(tmp_path, GRID, range(20), resume=True)["done"] == 80
 
 

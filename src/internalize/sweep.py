@@ -220,7 +220,8 @@ def sweep(
     asked = [CellJob(setting, (seed,), stop_at_failure) for setting in settings for seed in seeds]
     wanted = {job.rows()[0]["cell"]: job for job in asked}
     with store.locked(resume=resume) as known:
-        missing = [job for cell, job in wanted.items() if cell not in known]
+        # In an order that means nothing: the rate so far then tells the time left, and what was stopped has some of everything.
+        missing = [wanted[cell] for cell in sorted(wanted.keys() - known)]
         before, total = len(wanted) - len(missing), len(wanted)
         began: float | None = None
 
@@ -247,11 +248,10 @@ def sweep(
 
 def _together(jobs: Sequence[CellJob]) -> list[CellJob]:
     """Cells of one setting whose seeds are of the same ten: the same company whatever was computed before them."""
-    ordered = sorted(jobs, key=lambda job: job.seeds)
     groups: dict[tuple[Options, int], list[int]] = {}
-    for job in ordered:
+    for job in jobs:
         groups.setdefault((job.options, job.seeds[0] // TOGETHER), []).append(job.seeds[0])
-    return [CellJob(options, tuple(seeds)) for (options, _), seeds in groups.items()]
+    return [CellJob(options, tuple(sorted(seeds))) for (options, _), seeds in groups.items()]
 
 
 # Reading
