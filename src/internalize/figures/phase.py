@@ -36,19 +36,16 @@ def draw_phase(cells: pl.DataFrame, by: Sequence[str]) -> Drawing:
     x, y = _check(cells, by)
     panels = _panels(cells, by)
     columns = cells[x].unique().sort().to_list()
+    heights = cells[y].unique().sort().to_list()
     points = half_points(cells, by)
     with house_style():
         figure = Figure(figsize=(PAGE_WIDTH, 3.2), layout="constrained")
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, (value, own) in zip(all_axes, panels, strict=True):
-            _heat(axes, own, columns, x, y)
+            _heat(axes, own, columns, None if points else heights, x, y)
             _mark(axes, [point for point in points if len(by) < 3 or point[by[2]] == value], columns, x)
-            axes.set_xticks(
-                range(len(columns)), [f"{column:g}" if _is_number(column) else column for column in columns]
-            )
-            axes.set_xlabel(x)
             if len(by) > 2:
-                axes.set_title(f"{by[2]} = {value}", pad=16 if points else 6)
+                axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if points else 6)
         all_axes[0].set_ylabel("samples a stage" if y == "samples" else y)
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=list(all_axes), pad=0.01, aspect=30)
         bar.set_label("share of runs that succeed")
@@ -75,12 +72,12 @@ def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
     where the prediction is of another model) and `deviation`, the measured over the predicted less 1.
     """
     x, y = _check(cells, by)
-    if y != "samples" or "exact_recovery" not in cells.columns:
+    if not _by_samples(cells, y):
         return []
     points: list[Json] = []
     for value, own in _panels(cells, by):
         for column in own[x].unique().sort().to_list():
-            runs = own.filter((pl.col(x) == column) & (pl.col("status") == "done"))
+            runs = own.filter(pl.col(x).eq_missing(column) & (pl.col("status") == "done"))
             rates = success_rates(runs, [y])
             trials = [row["cells"] for row in rates]
             crossing = half_crossing([row[y] for row in rates], [row["successes"] for row in rates], trials)
@@ -113,7 +110,7 @@ def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
 def _panels(cells: pl.DataFrame, by: Sequence[str]) -> list[tuple[object, pl.DataFrame]]:
     if len(by) < 3:
         return [(None, cells)]
-    return [(value, cells.filter(pl.col(by[2]) == value)) for value in cells[by[2]].unique().sort().to_list()]
+    return [(value, cells.filter(pl.col(by[2]).eq_missing(value))) for value in cells[by[2]].unique().sort().to_list()]
 
 
 def _predicted(runs: pl.DataFrame) -> int | None:
@@ -127,27 +124,36 @@ def _predicted(runs: pl.DataFrame) -> int | None:
     return None if settings[0]["grid"] == "none" else Setting(**settings[0]).samples_for(0.5)
 
 
-def _heat(axes: Axes, cells: pl.DataFrame, columns: Sequence[Any], x: str, y: str) -> None:
-    """A rectangle for each place; numbers upwards on a logarithmic scale, with edges half-way between neighbours."""
+def _heat(
+    axes: Axes, cells: pl.DataFrame, columns: Sequence[Any], heights: Sequence[Any] | None, x: str, y: str
+) -> None:
+    """A rectangle for each place: a row for each of the heights; without them, numbers on a logarithmic scale."""
     axes.set_facecolor(FAINT)  # where nothing was tried
-    heights = cells[y].unique().sort().to_list()
-    logarithmic = all(_is_number(height) and height > 0 for height in heights)
     for number, column in enumerate(columns):
-        rates = [row for row in success_rates(cells.filter(pl.col(x) == column), [y]) if row["rate"] is not None]
-        if not rates:
+        own = success_rates(cells.filter(pl.col(x).eq_missing(column)), [y])
+        rates = {row[y]: row["rate"] for row in own if row["rate"] is not None}
+        sides = [number - 0.5, number + 0.5]
+        if heights is None:
+            if rates:
+                axes.pcolormesh(sides, _edges(list(rates)), [[rate] for rate in rates.values()], **_LOOK)
             continue
-        own = [row[y] for row in rates]
-        if logarithmic:
-            edges = _edges(own)
-            axes.pcolormesh([number - 0.48, number + 0.48], edges, [[row["rate"]] for row in rates], **_LOOK)
-        else:
-            for row in rates:
-                place = heights.index(row[y])
-                axes.pcolormesh([number - 0.5, number + 0.5], [place - 0.5, place + 0.5], [[row["rate"]]], **_LOOK)
-    if logarithmic:
+        for height, rate in rates.items():
+            place = heights.index(height)
+            axes.pcolormesh(sides, [place - 0.5, place + 0.5], [[rate]], **_LOOK)
+    if heights is None:
         axes.set_yscale("log")
     else:
-        axes.set_yticks(range(len(heights)), [str(height) for height in heights])
+        axes.set_yticks(range(len(heights)), [_label(height) for height in heights])
+    axes.set_xticks(range(len(columns)), [_label(column) for column in columns])
+    axes.set_xlabel(x)
+
+
+def _by_samples(cells: pl.DataFrame, y: str) -> bool:
+    return y == "samples" and "exact_recovery" in cells.columns and not cells[y].has_nulls()
+
+
+def _label(value: object) -> str:
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _LOOK: Final[Json] = {"cmap": WEIGHTS, "vmin": 0, "vmax": 1, "rasterized": False, "edgecolor": "face", "linewidth": 0.1}
@@ -209,7 +215,3 @@ def _told(points: Sequence[Json], by: Sequence[str]) -> str:
     if not texts:
         return ""
     return f" Measured over predicted samples for one half, less 1, with 95 % intervals: {'; '.join(texts)}."
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
