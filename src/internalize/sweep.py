@@ -223,13 +223,13 @@ def sweep(
         # In an order that means nothing: the rate so far then tells the time left, and what was stopped has some of everything.
         missing = [wanted[cell] for cell in sorted(wanted.keys() - known)]
         before, total = len(wanted) - len(missing), len(wanted)
-        began: float | None = None
+        first: tuple[float, float] | None = None
 
         def told(done: float, _: float, seen: str) -> None:
-            nonlocal began
+            nonlocal first
             now = time.monotonic()
-            began = began or now  # without the time that processes take to start
-            rate = done / max(now - began, 1e-9)
+            first = first or (done, now)  # without the time that processes take to start
+            rate = (done - first[0]) / (now - first[1]) if now > first[1] else 0.0
             report(before + done, total, f"{rate:.3g} cells/s  {seen.partition('  ')[2]}")
 
         if missing:
