@@ -12,7 +12,7 @@ import pytest
 
 from internalize import cli, cluster
 from internalize.errors import InputError
-from internalize.grid import parse_grid
+from internalize.grid import Kind, parse_grid
 from internalize.interrupt import Interrupted
 from internalize.sweep import read_cells, sweep
 from tests.test_sweep import GRID, TRAINED, rows, run
@@ -34,15 +34,19 @@ def address() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_same_rows_as_local_processes(tmp_path: Path, address: str):
+@pytest.mark.parametrize(
+    ("kind", "grid"),
+    [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)],
+)
+def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, grid: list[str]):
     on_ray = functools.partial(cluster.run_on_ray, address=address)
-    for kind, grid in (("solve", GRID), ("train", [*TRAINED, "lr=0.1,1e38"])):
-        here = run(tmp_path / kind, grid, range(4), kind)
-        there = run(tmp_path / f"{kind}-ray", grid, range(4), kind, pool=on_ray)
-        assert (here["done"], here["failed"]) == (there["done"], there["failed"])
-        assert rows(tmp_path / kind) == rows(tmp_path / f"{kind}-ray")
+    here = run(tmp_path / "here", grid, range(4), kind)
+    there = run(tmp_path / "there", grid, range(4), kind, pool=on_ray)
+    assert (here["done"], here["failed"]) == (there["done"], there["failed"])
+    assert rows(tmp_path / "here") == rows(tmp_path / "there")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_interrupted_and_resumed(tmp_path: Path, address: str):
     def interrupt(done: float, total: float, text: str) -> None:
