@@ -68,9 +68,9 @@ class LevelGradients:
             torch.mul(A[layer], dA.sub_(mean), out=self.gradients[layer])
             below = dX[:, : end[layer] - n]
             if layer == top - 1:
-                torch.bmm(A[layer][:, n:], G, out=below)
+                below[:] = A[layer][:, n:] @ G
             elif layer:
-                below.baddbmm_(A[layer][:, n:], G)
+                below += A[layer][:, n:] @ G  # baddbmm_ into a part of a buffer goes run by run
         for layer, (w, gradient) in enumerate(zip(self.W, self.gradients, strict=True)):
             w.grad = gradient if layer < top else None
         return losses
