@@ -38,6 +38,8 @@ from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import Levels, ParityTree
 from internalize.parity.weights import named_weights
 
+ARITHMETIC = 2
+"""Changes when the same updates are computed in another order, which changes their last bits."""
 _AHEAD_BYTES = 32 * 2**20
 
 Json = dict[str, Any]
@@ -115,7 +117,9 @@ class Training:
         """Measure every run on its held-out samples: ``latest`` holds one metrics object a run."""
         stage, sequence = self.stages[self.stage], self._validation
         output = infer(self.model, sequence[..., : self.levels.n])
-        if isinstance(self.model, LevelTransformer):  # what a stage hides or shows is never read: its loss is of the same pass
+        if isinstance(
+            self.model, LevelTransformer
+        ):  # what a stage hides or shows is never read: its loss is of the same pass
             of_runs = supervised_level_loss(output, sequence, stage, self.levels)
         else:
             of_runs = self._loss(sequence)
@@ -193,8 +197,13 @@ class Training:
     # State
 
     def circumstances(self) -> Json:
-        """What the last bits depend on, beyond the options: runs trained together, threads, device."""
-        return {"together": list(self.seeds), "threads": torch.get_num_threads(), "device": self.device.type}
+        """What the last bits depend on, beyond the options: runs trained together, threads, device, order of operations."""
+        return {
+            "together": list(self.seeds),
+            "threads": torch.get_num_threads(),
+            "device": self.device.type,
+            "arithmetic": ARITHMETIC,
+        }
 
     def weights(self, run: int) -> dict[str, Tensor]:
         """Weights of one run, under the contract's names."""
