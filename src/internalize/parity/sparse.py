@@ -1,15 +1,16 @@
 r"""Inference with fixed weights in sparse form: one pass of an internalised model, and beside it the model that writes its chain.
 
-| name   | paper                          | meaning                                                                     | where       |
-| ------ | ------------------------------ | --------------------------------------------------------------------------- | ----------- |
-| X      | x^(ℓ)_[ℓ+1]                    | states, one row a position and one column a sample                          | section 2.2 |
-| Write  | –                              | nodes that are computed at once, from the positions before a level's end    | –           |
-| base   | –                              | softmax weight of the many keys of a column that have equal logits          | –           |
-| few    | c_1[m], c_2[m] once recovered  | the keys with another logit                                                 | section 3.4 |
+| name   | paper                    | meaning                                                                  | where       |
+| ------ | ------------------------ | ------------------------------------------------------------------------ | ----------- |
+| X      | x^(ℓ)_[ℓ+1]              | states, one row a position and one column a sample                       | section 2.2 |
+| Write  | –                        | nodes that are computed at once, from the positions before a level's end | –           |
+| base   | –                        | softmax weight of the many keys of a column that have equal logits       | –           |
+| few    | c_1[m], c_2[m], recovered | the keys with another logit                                             | section 3.4 |
 
 A quantised column has few distinct logits; all keys but a few share one. Where that is so, its mean over the keys is
-\(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}) x_j\), which costs as much as the states themselves; where it is
-not (the grid 1 leaves many keys at −1, AdamW rounds nothing), the product is dense. The two are one function.
+\(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}) x_j\), which costs as much as the states
+themselves; where it is not (the grid 1 leaves many keys at −1, AdamW rounds nothing), the product is dense. The two are one
+function.
 
 An internalised model writes a level after the other in one pass. The one-layer model of explicit CoT has the same columns in one
 matrix and reads what it wrote: a node a pass, or a level a pass. So all three are a list of writes, and differ in its length.
