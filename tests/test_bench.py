@@ -115,8 +115,11 @@ def test_products_are_of_the_gradients_shapes(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Json]:
     out = tmp_path_factory.mktemp("bench") / "out"
-    found = all_measurements(SMALL, 0, 1, TRAIN)
-    return out, bench(found, out, asked=asked_for(SMALL, 0, 1), repeats=1, resume=False)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_RUNS", 4), ("_PLAIN_RUNS", 2), ("_UPDATES", 3)):
+            patch.setattr(f"internalize.bench.ratios.{name}", value)
+        found = all_measurements(SMALL, 0, 1, TRAIN)
+        return out, bench(found, out, asked=asked_for(SMALL, 0, 1), repeats=1, resume=False)
 
 
 def test_every_measurement(measured: tuple[Path, Json]):
@@ -133,6 +136,7 @@ def test_every_measurement(measured: tuple[Path, Json]):
     assert 0.05 < found["peak_memory_8"]["median"] < 2
     assert (found["peak_memory_8"]["met"], found["peak_memory_8"]["solved"]) == (True, 1.0)
     assert set(found["growth"]["seconds"]) == {"8", "16"}
+    assert 2 < found["growth"]["goal"] < 5
     assert found["environment"]["torch"] == torch.__version__
 
 

@@ -47,7 +47,7 @@ CHAINS: Final = (16, 128, 512)
 
 @dataclass(frozen=True)
 class Measurement:
-    """Something to measure: ``once`` makes a repeat, given its number, with at least its ``value``."""
+    """Something to measure: ``once`` makes a repeat, given its number, with at least its ``value``, perhaps with its ``goal``."""
 
     name: str
     what: str
@@ -86,7 +86,7 @@ def solve_over_matmul(n: int, seed: int) -> Measurement:
         names = ("solve", "matmul")
         return one_over_other(number, lambda: timed(lambda: solve(options)), lambda: matmul_seconds(levels, B), names)
 
-    what = f"solve over the bare float32 products of its gradients, n = {n}, k = {n // 2}"
+    what = f"solve, its number of samples known, over the bare float32 products of its gradients, n = {n}, k = {n // 2}"
     return Measurement("solve_over_matmul", what, once, goal=1.0, at_most=True)
 
 
