@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from internalize.parity.loss import stage_loss as package_loss
 
 SMALL = Sizes(solve=16, literal=(6, 4, 3), plain=16, chains=(4,), growth=(8, 16), memory=(8,))
 TRAIN = TrainOptions(n=8, k=4, batch=10, eval_samples=10)
+Measured = tuple[Path, list[Measurement], Json]
 
 
 # The plain implementation is the paper's model
@@ -113,19 +115,19 @@ def test_products_are_of_the_gradients_shapes(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Json]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     out = tmp_path_factory.mktemp("bench") / "out"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_RUNS", 4), ("_PLAIN_RUNS", 2), ("_UPDATES", 3)):
             patch.setattr(f"internalize.bench.ratios.{name}", value)
         found = all_measurements(SMALL, 0, 1, TRAIN)
-        return out, bench(found, out, asked=asked_for(SMALL, 0, 1), repeats=1, resume=False)
+        return out, found, bench(found, out, asked=asked_for(SMALL, 0, 1), repeats=1, resume=False)
 
 
-def test_every_measurement(measured: tuple[Path, Json]):
-    out, found = measured
+def test_every_measurement(measured: Measured):
+    out, measurements, found = measured
     assert json.loads((out / RESULT).read_text()) == found
-    names = [own.name for own in all_measurements(SMALL, 0, 1, TRAIN)]
+    names = [own.name for own in measurements]
     assert len(names) == len(set(names)) == 7
     for name in names:
         row = found[name]
@@ -140,16 +142,13 @@ def test_every_measurement(measured: tuple[Path, Json]):
     assert found["environment"]["torch"] == torch.__version__
 
 
-def test_nothing_is_measured_twice(measured: tuple[Path, Json]):
-    out, found = measured
+def test_nothing_is_measured_twice(measured: Measured):
+    out, measurements, found = measured
 
     def never(number: int) -> Json:
         raise AssertionError("measured again")
 
-    again = [
-        Measurement(own.name, own.what, never, own.goal, own.at_most, own.unit, own.repeats)
-        for own in all_measurements(SMALL, 0, 1, TRAIN)
-    ]
+    again = [replace(own, once=never) for own in measurements]
     asked = asked_for(SMALL, 0, 1)
     assert bench(again, out, asked=asked, repeats=1, resume=True) == found
     with pytest.raises(InputError, match="begun already; add --resume"):
