@@ -14,7 +14,7 @@ from internalize.bench import plain
 from internalize.bench.growth import peak_memory
 from internalize.bench.profile import _rows
 from internalize.bench.ratios import Measurement, matmul_seconds
-from internalize.bench.run import REPEATS, RESULT, Sizes, all_measurements, asked_for, bench, chosen
+from internalize.bench.run import REPEATS, RESULT, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
 from internalize.bench.timing import Json, Seconds, one_over_other, over_repeats, slope
 from internalize.cli import main
 from internalize.commands.bench import shown
@@ -216,6 +216,13 @@ def test_a_process_that_fails_is_no_measurement(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.executable", "/bin/ls")  # which has no option --n
     with pytest.raises(RuntimeError, match="solve at n = 8 ended with status"):
         peak_memory(8, 0, 1).once(0)
+
+
+def test_profiles_are_kept_beside(tmp_path: Path):
+    keep_profile(tmp_path / "b", "solve", [{"function": "f"}])
+    own = Measurement("x", "…", lambda number: {"value": 1.0})
+    bench([own], tmp_path / "b", asked={}, repeats=1, resume=False)
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [RESULT, "profile-solve.json", REPEATS]
 
 
 def test_profile_rows():

@@ -1,9 +1,10 @@
 """`internalize bench`: every measurement in turn, repeat by repeat, kept after each.
 
-| file         | content                                                                                          |
-| ------------ | ------------------------------------------------------------------------------------------------ |
-| `bench.json` | what `--json` prints: every measurement so far, where it was measured, and the machine's load    |
-| `repeats.json` | `asked`, and the repeats of every measurement as they came: what `--resume` goes on from       |
+| file                 | content                                                                                  |
+| -------------------- | ---------------------------------------------------------------------------------------- |
+| `bench.json`         | what `--json` prints: every measurement, where it was made, and the machine's load       |
+| `repeats.json`       | the repeats of every measurement as they came: what `--resume` goes on from              |
+| `profile-solve.json` | where the time went, with `--profile`; `profile-train.json` likewise                     |
 """
 
 import json
@@ -33,6 +34,7 @@ from internalize.interrupt import Interrupted
 from internalize.options import TrainOptions
 
 RESULT, REPEATS = "bench.json", "repeats.json"
+_OURS = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
 Report = Callable[[int, int, str], None]
 
 
@@ -124,13 +126,26 @@ def bench(
     return found
 
 
+def keep_profile(out: Path, subject: str, rows: Sequence[Json]) -> None:
+    """Beside the results: a newer one takes the place of one before."""
+    _make(out)
+    write_json(out / f"profile-{subject}.json", {"profile": subject, "rows": list(rows)})
+
+
+def _make(out: Path) -> None:
+    """The folder, if nobody else has something in it."""
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        names = [path.name for path in sorted(out.iterdir()) if not path.name.startswith(".")]
+        stranger = next((name for name in names if name not in _OURS), None)
+    if stranger:
+        raise InputError(f"{out} holds {stranger!r}, which is not of a bench; choose another --out")
+
+
 def _begin(out: Path, asked: Json, *, resume: bool) -> Json:
     """What was measured in the folder before, or nothing yet."""
     if not (out / REPEATS).exists():
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-        if stranger := next((path.name for path in sorted(out.iterdir()) if path.name not in (RESULT, REPEATS)), None):
-            raise InputError(f"{out} holds {stranger!r}, which is not of a bench; choose another --out")
+        _make(out)
         return {"asked": asked, "environment": describe_environment(), "took": 0.0, "repeats": {}}
     if not resume:
         raise InputError(f"{out}: this bench was begun already; add --resume, or choose another --out")

@@ -37,13 +37,13 @@ class Bench:
     full: Flag[bool] = False
     """Also peak memory at n = 4096."""
     profile: Literal["none", "solve", "train"] = "none"
-    """In place of ratios: where the CPU time goes, function by function, on one thread; of solve at n = 1024."""
+    """In place of ratios: where the CPU time goes, function by function, on one thread; of solve at n = 1024. Kept in --out."""
     seed: int = 0
     """Decides secret sets and samples."""
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Threads of one process, of both sides of every ratio. An answer's latency is of one."""
     out: Path | None = None
-    """Folder for bench.json and the repeats. Without it, a new one below runs/."""
+    """Folder for bench.json, the repeats and profiles. Without it, a new one below runs/."""
     resume: Flag[bool] = False
     """Go on with the bench in --out."""
     json: Flag[bool] = False
@@ -88,6 +88,10 @@ class Bench:
 
         assert self.profile != "none"
         rows = profile(self.profile, n, self.seed)
+        if self.out is not None:
+            from internalize.bench.run import keep_profile
+
+            keep_profile(self.out, self.profile, rows)
         if self.json:
             print_json({"profile": self.profile, "rows": rows})
         else:
