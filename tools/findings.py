@@ -163,7 +163,9 @@ def tables(rows: list[Row]) -> dict[str, str]:
 
 def spread(row: Row) -> str:
     unit = f" {row['unit']}" if row["unit"] else ""
-    return f"**{row['median']:.3g}{unit}**" + (f" ({row['low']:.3g} – {row['high']:.3g})" if row["repeats"] > 1 else "")
+    error = f" ± {row['standard_error']:.2f}" if "standard_error" in row else ""
+    between = f" ({row['low']:.3g} – {row['high']:.3g})" if row["repeats"] > 1 else ""
+    return f"**{row['median']:.3g}{unit}**{error}{between}"
 
 
 def goal(row: Row) -> str:
