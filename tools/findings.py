@@ -1,7 +1,8 @@
-"""The tables of docs/findings.md and of the README's summary of it, from the stored rows of `internalize compare`:
-`python tools/findings.py` writes them in.
+"""The tables of docs/findings.md and docs/speed.md, and of the README's summaries of both, from the stored results of
+`internalize compare` and `internalize bench`: `python tools/findings.py` writes them in.
 
-With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into docs/results/compare.json.
+With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into docs/results/compare.json; with
+`--bench FOLDER`, the results and profiles of that bench into docs/results/bench.json.
 """
 
 import json
@@ -13,7 +14,8 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "results" / "compare.json"
-PAGES = (DOCS / "findings.md", DOCS.parent / "README.md")
+BENCH = DOCS / "results" / "bench.json"
+PAGES = (DOCS / "findings.md", DOCS / "speed.md", DOCS.parent / "README.md")
 Row = dict[str, Any]
 
 
@@ -27,6 +29,18 @@ def store(folders: Iterable[Path]) -> None:
     rows.sort(key=lambda row: (row["of"], row["n"]))
     text = ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
     STORED.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
+
+
+def store_bench(folder: Path) -> None:
+    """Keep the results of a bench, with the profiles that are beside them."""
+    found = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+    profiles = {
+        subject: json.loads((folder / f"profile-{subject}.json").read_text(encoding="utf-8"))["rows"]
+        for subject in ("solve", "train")
+    }
+    text = ",\n".join(f"{json.dumps(key)}: {json.dumps(own, ensure_ascii=False)}" for key, own in found.items())
+    text += f',\n"profiles": {json.dumps(profiles, ensure_ascii=False)}'
+    BENCH.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
 def _tried(row: Row) -> Row:
@@ -127,7 +141,7 @@ def latency_table(rows: list[Row]) -> str:
 
 
 def tables(rows: list[Row]) -> dict[str, str]:
-    """Every table of the page, by its name there."""
+    """Every table of comparisons, by its name."""
     found: dict[str, str] = {}
     for n in sorted({row["n"] for row in rows if row["of"] == "curricula"}):
         found[f"curricula-{n}"] = table(COST, [row for row in rows if row["of"] == "curricula" and row["n"] == n])
@@ -147,9 +161,63 @@ def tables(rows: list[Row]) -> dict[str, str]:
     return found
 
 
-def filled(page: str, rows: list[Row]) -> str:
+def spread(row: Row) -> str:
+    unit = f" {row['unit']}" if row["unit"] else ""
+    error = f" ± {row['standard_error']:.2f}" if "standard_error" in row else ""
+    between = f" ({row['low']:.3g} – {row['high']:.3g})" if row["repeats"] > 1 else ""
+    return f"**{row['median']:.3g}{unit}**{error}{between}"
+
+
+def goal(row: Row) -> str:
+    if row["goal"] is None:
+        return "–"
+    return f"{'≤' if row['at_most'] else '≥'} {row['goal']:.3g}: {'met' if row['met'] else 'missed'}"
+
+
+def sides(row: Row) -> str:
+    if "solve_seconds" in row:
+        return f"{row['solve_seconds']:.3g} in all"
+    return ", ".join(f"{name} {seconds:.3g}" for name, seconds in row["seconds"].items())
+
+
+MEASURED: dict[str, Callable[[Row], str]] = {
+    "measurement": lambda row: f"`{row['name']}`",
+    "what": lambda row: row["what"],
+    "median (smallest – largest)": spread,
+    "goal": goal,
+}
+IN_FULL: dict[str, Callable[[Row], str]] = {
+    "measurement": lambda row: f"`{row['name']}`",
+    "by the clock": spread,
+    "in CPU time": lambda row: (
+        f"{row['cpu_median']:.3g} ({row['cpu_low']:.3g} – {row['cpu_high']:.3g})" if "cpu_median" in row else "–"
+    ),
+    "repeats": lambda row: str(row["repeats"]),
+    "seconds, medians": sides,
+    "load": lambda row: f"{row['load']:.1f}",
+}
+PROFILED: dict[str, Callable[[Row], str]] = {
+    "function": lambda row: f"`{row['function']}`",
+    "calls": lambda row: number(row["calls"]),
+    "share of CPU time": lambda row: f"{row['share']:.1%}",
+}
+
+
+def bench_tables(found: Row) -> dict[str, str]:
+    """The tables of the bench and its profiles."""
+    rows = [{"name": name, **own} for name, own in found.items() if isinstance(own, dict) and "median" in own]
+    of_profiles = {f"profile-{subject}": table(PROFILED, own) for subject, own in found["profiles"].items()}
+    return {"bench": table(MEASURED, rows), "bench-in-full": table(IN_FULL, rows), **of_profiles}
+
+
+def all_tables() -> dict[str, str]:
+    """Every table, by its name, from what is stored."""
+    rows, found = (json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH))
+    return tables(rows["rows"]) | bench_tables(found)
+
+
+def filled(page: str, found: dict[str, str]) -> str:
     """The page with its tables between their marks."""
-    found = tables(rows)
 
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n{found[match[2]]}\n{match[3]}"
@@ -161,9 +229,11 @@ def main() -> None:
     """Store, then fill."""
     if sys.argv[1:2] == ["--store"]:
         store(Path(folder) for folder in sys.argv[2:])
-    rows = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
+    if sys.argv[1:2] == ["--bench"]:
+        store_bench(Path(sys.argv[2]))
+    found = all_tables()
     for page in PAGES:
-        page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":
