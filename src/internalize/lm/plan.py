@@ -266,7 +266,7 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
         # A stage that is subdivided takes more than planned, but no run more than its updates in all.
         upper_bound=(options.advance == "accuracy" or options.stop_at is not None)
         and (by == "steps" or not options.subdivides),
-        reason=_reason(options, begins, total, stages.count),
+        reason=_reason(options, stages, begins, total),
         answer=_answer(size, answers),
     )
 
@@ -283,17 +283,16 @@ def _answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
     return AnswerPlan(given / len(answers), generated / len(answers), flops / len(answers))
 
 
-def _reason(options: LmTrainOptions, begins: Sequence[int], total: int, stages: int) -> str | None:
+def _reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
     said: list[str] = []
-    missed = next((stage for stage, begin in enumerate(begins[:-1]) if begin >= total), None)
+    missed = next(((s, begin) for s, begin in zip(stages.targets, begins, strict=False) if begin >= total), None)
     if missed is not None:
-        said.append(
-            f"steps={total} ends before stage {missed + 1} of {len(begins) - 1} begins, which is after {begins[missed]}"
-        )
+        stage, begin = missed
+        said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
     if options.subdivides:
         said.append(
             f"between log-icot and icot-steps: planned as log-icot; a stage that stalls for patience={options.patience} updates "
-            f"is subdivided, at worst until all {stages} stages of one step each have been passed"
+            f"is subdivided, at worst into {stages.count} stages of one step each"
         )
     elif options.advance == "accuracy":
         said.append("an upper bound: a stage ends sooner if held-out exact match reaches the threshold")
