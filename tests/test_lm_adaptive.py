@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from internalize.cli import main
 from internalize.curriculum import Curriculum, subdivide
+from internalize.errors import InputError
 from internalize.files import load_tensors
 from internalize.lm.callback import GOOD, StageCallback, put_back, trained_weights, whole_checkpoints
 from internalize.lm.compare import compare
+from internalize.lm.models import Asking
 from internalize.lm.options import ScheduleOptions
 from internalize.lm.schedule import Attempt, Schedule
 from internalize.lm.train import train
@@ -219,17 +221,17 @@ def test_nothing_is_kept_that_is_not_needed(
 
 
 def test_put_back_changes_what_is_trained_only():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    model[0].requires_grad_(False)
+    below, above = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(below.requires_grad_(False), above)
     kept = trained_weights(model)
     assert list(kept) == ["1.weight", "1.bias"]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(1)
-    frozen = model[0].weight.clone()
+    frozen = below.weight.clone()
     put_back(model, kept)
     torch.testing.assert_close(trained_weights(model), kept, rtol=0, atol=0)
-    torch.testing.assert_close(model[0].weight, frozen, rtol=0, atol=0)
+    torch.testing.assert_close(below.weight, frozen, rtol=0, atol=0)
 
 
 def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -240,5 +242,14 @@ def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     records = Run(tmp_path / "steps" / "adaptive" / "seed-0").result["stages"]
     assert [record["hidden"] for record in records] == [0, 4, 2, 1]
     assert (adaptive["stages"], adaptive["attempts"], adaptive["reached"]) == (7, 4, 0)
+    config = Path(log["runs"][0]) / "model" / "internalize.json"
+    written = json.loads(config.read_text())
+    assert written.pop("targets") == [0, 1, 2]
+    config.write_text(json.dumps(written))
+    assert Asking.read(config.parent).targets == (0, 1, 2)  # as models had it that were written before
+    for wrong in ([], [0, 1], [1, 2], [0, 2, 1], [0, 3]):
+        config.write_text(json.dumps({**written, "targets": wrong}))
+        with pytest.raises(InputError, match="do not go from 0 up to 2"):
+            Asking.read(config.parent)
     assert main(["lm", "eval", "--model", adaptive["runs"][0], "--examples", "8", "--stages", "all", "--json"]) == 0
     assert [row["hidden"] for row in json.loads(capsys.readouterr().out)["stages"]] == list(range(7))

@@ -124,10 +124,8 @@ class StageCallback(TrainerCallback):
                 "tokens": int(state.num_input_tokens_seen),
                 "exact_match": accuracy,
             }
-            goes_on = (
-                self.schedule.stage(done) == stage == self.stages.last
-            )  # not if it is given up with the next update
-            if self._stop_at is None and goes_on and accuracy >= (self.options.stop_at or 2):
+            last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
+            if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
                 self._stop_at = done + self.options.consolidate
             good = self.schedule.good
             if ends or (self._stop_at is None and self.schedule.advance(done, accuracy)):

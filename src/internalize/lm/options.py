@@ -27,8 +27,8 @@ class CurriculumOptions:
     level where levels are known, else half of what remains. adaptive: as log-icot, but a stage that stalls is tried again
     with half as many steps. pause: no chain, but as many slots."""
     levels: LevelSource = "auto"
-    """For log-icot and adaptive, where levels come from: given with the data, the graph of the steps (<<16-3=13>> <<13*2=26>>), or
-    none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
+    """For log-icot and adaptive, where levels come from: given with the data, the graph of the steps (<<16-3=13>>
+    <<13*2=26>>), or none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
     removal: Removal = "pad"
     """pad: a hidden token leaves a slot in its place, scratch space for the model. delete: it leaves nothing."""
     slots: int | None = None
@@ -115,7 +115,7 @@ class ScheduleOptions:
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
     patience: int = 300
     """For adaptive: updates after which a stage that has not reached the threshold is given up, unless it removes a single
-    step: that one has --stage-steps. Training then goes back to where the stage began, and tries half of the removal."""
+    step: that one has --stage-steps. Training goes back to the weights of the last stage that passed, and tries half as much."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0
