@@ -6,6 +6,7 @@ r"""What the page's explorers show: a run told moment by moment, computed here f
 | attention | S(W^(ℓ))       | of every node on the positions of lower levels, layer by layer              | section 2.2 |
 | accuracy  | –              | share of held-out samples whose sign a node has right, from the bits alone  | section 4   |
 | error     | –              | mean squared error of a node's value, likewise                              | section 4   |
+| elsewhere | –              | a node's largest attention on a position that is not its child              | section 4   |
 | gradient  | ∇̃L^(t)         | of the layer in training                                                    | Algorithm 1 |
 | step      | W − η∇̃L        | the layer before rounding, in units of K                                    | Algorithm 1 |
 | rounded   | q[W − η∇̃L]     | the layer after rounding, in units of K                                     | Algorithm 1 |
@@ -27,6 +28,7 @@ from internalize.groups import options_of
 from internalize.parity.data import add_trace, draw_bits
 from internalize.parity.link import get_link
 from internalize.parity.metrics import infer
+from internalize.parity.recovery import split
 from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import ParityTree
 from internalize.parity.weights import level_weights
@@ -133,13 +135,17 @@ def _held_out(tree: ParityTree, seed: int, count: int, stream: Any) -> Tensor:
 
 @torch.no_grad()
 def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -> list[list[float]]:
-    """Accuracy and mean squared error of every node."""
+    """Accuracy, mean squared error and largest attention elsewhere of every node."""
     model = LevelTransformer(tree.n, tree.k, get_link(link), dtype=torch.float64)
     for parameter, w in zip(model.W.parameters(), W, strict=True):
         parameter.data.copy_(w)
     found, truth = infer(model, sequence[:, : tree.n])[:, tree.n :], sequence[:, tree.n :]
     right, error = (found * truth > 0).double().mean(0), (found - truth).square().mean(0)
-    return [[round(a, 4), float(f"{e:.3g}")] for a, e in zip(right.tolist(), error.tolist(), strict=True)]
+    elsewhere = torch.cat(
+        [split(w.softmax(dim=0), tree.layer_children(layer))[1].amax(dim=0) for layer, w in enumerate(W)]
+    )
+    columns = zip(right.tolist(), error.tolist(), elsewhere.tolist(), strict=True)
+    return [[round(a, 4), float(f"{e:.3g}"), round(max(other, 0.0), 4)] for a, e, other in columns]
 
 
 def _rows(layers: "Iterator[Tensor] | Sequence[Tensor]") -> Tensor:

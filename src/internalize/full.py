@@ -1,13 +1,13 @@
 """`internalize paper --full`: the commands behind the stored results, run here; finished runs are reused, interrupted ones go on."""
 
-import signal
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from internalize.errors import InputError
-from internalize.interrupt import Interrupted
+from internalize.interrupt import Interrupted, Interruptible
 from internalize.results import STORED, Stored
 
 
@@ -30,17 +30,20 @@ def run_full(
         say(f"{part.name}: {part.command}")
         options = ["--jobs", str(processes), "--out", str(out / part.name), "--resume"]
         status = _run([sys.executable, "-m", "internalize", *part.arguments, *options])
-        if status in (130, -signal.SIGINT, -signal.SIGTERM):
-            raise Interrupted("the same command goes on")
         if status:
             raise InputError(f"`{part.command}` ended with status {status}; what it said is above")
 
 
 def _run(argv: list[str]) -> int:
-    """The status of a command, whose results are not printed. Told to stop, it is waited for: it saves first."""
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)  # noqa: S603  (our own command, no shell)
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:  # the terminal has told the command, too
-            continue
+    """The status of a command, whose results are not printed. Told to stop, the command is told, and waited for: it saves first."""
+    with Interruptible() as interrupt, subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:  # noqa: S603  (ours)
+        told = False
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+            if interrupt.requested and not told:
+                told = True
+                process.terminate()
+    if interrupt.requested:
+        raise Interrupted("the same command goes on")
+    return process.returncode
