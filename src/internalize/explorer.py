@@ -11,13 +11,13 @@ r"""What the page's explorers show: a run told moment by moment, computed here f
 | step      | W − η∇̃L        | the layer before rounding, in units of K                                    | Algorithm 1 |
 | rounded   | q[W − η∇̃L]     | the layer after rounding, in units of K                                     | Algorithm 1 |
 
-A layer is a matrix of nodes × keys here, as it is drawn. Matrices go to the page as 16-bit numbers in base64, layer after layer, row
-after row: `lowest` + number · `unit`.
+A layer is a matrix of nodes × keys here, as it is drawn. Matrices go to the page as 16-bit numbers in base64, layer after
+layer, row after row: `lowest` + number · `unit`.
 """
 
 import base64
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -144,8 +144,8 @@ def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -
     elsewhere = torch.cat(
         [split(w.softmax(dim=0), tree.layer_children(layer))[1].amax(dim=0) for layer, w in enumerate(W)]
     )
-    columns = zip(right.tolist(), error.tolist(), elsewhere.tolist(), strict=True)
-    return [[round(a, 4), float(f"{e:.3g}"), round(max(other, 0.0), 4)] for a, e, other in columns]
+    columns = cast(list[list[float]], torch.stack([right, error, elsewhere.clamp(min=0)], dim=1).tolist())
+    return [[round(a, 4), float(f"{e:.3g}"), round(other, 4)] for a, e, other in columns]
 
 
 def _rows(layers: "Iterator[Tensor] | Sequence[Tensor]") -> Tensor:

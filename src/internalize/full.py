@@ -1,4 +1,4 @@
-"""`internalize paper --full`: the commands behind the stored results, run here; finished runs are reused, interrupted ones go on."""
+"""`internalize paper --full`: the commands behind the stored results. Finished runs are reused, interrupted ones go on."""
 
 import contextlib
 import subprocess

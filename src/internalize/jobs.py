@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted, Interruptible
@@ -260,8 +260,8 @@ class SuccessJob(ParityJob):
         kept = self.runs[0]
         kept.check("success", self.config, resume=resume)
         if kept.finished:
-            points = kept.result.get("points")
-            if not isinstance(points, list) or [point.get("samples") for point in points] != list(self.samples):
+            points: Any = kept.result.get("points")
+            if not isinstance(points, list) or [point.get("samples") for point in cast(Any, points)] != [*self.samples]:
                 raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
 
     def run(self, seen: Seen) -> None:

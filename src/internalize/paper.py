@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from internalize.errors import InputError
 from internalize.jobs import TOGETHER, CertifyJob, ParityJob, SolveJob, SuccessJob, TrainJob
 from internalize.options import SolveOptions, TrainOptions
+from internalize.runs import Run
 from internalize.workers import Report, run_all
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Algorithm:
     """Numbers of samples, in units of the one at which half of all runs are predicted to succeed."""
 
 
+FULL: Final = "full"
+"""Folder below the report of what `--full` makes."""
 PAPER: Final = Experiment("n30-k16", TrainOptions(), 20, explored=3)
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     # The longest first, so that the processes end together.
@@ -174,6 +177,11 @@ class Plan:
         subjects = (Path(name) / seed, Path("algorithm-1") / seed)
         return [CertifyJob(self.folder, Path("certificates") / subject, subject) for subject in subjects]
 
+    def _explored(self) -> list[Run]:
+        """The runs with snapshots, the paper's own first."""
+        jobs = sorted(self.training, key=lambda job: job.options != self.paper)
+        return [run for job in jobs for seed, run in zip(job.seeds, job.runs, strict=True) if seed in job.snapshots]
+
     def material(self) -> "Material":
         """Everything that was made, for the page."""
         from internalize.report import Material
@@ -181,11 +189,11 @@ class Plan:
         adamw, solved = (job.runs[0] for job in self.certificates)
         return Material(
             trained=[run for job in self.training for run in job.runs],
-            explored=[run for job in self.training for run in job.runs if run.config["seed"] in job.snapshots],
+            explored=self._explored(),
             solved=[job.runs[0] for job in self.solving],
             success=self.success.runs[0],
             certificates={"AdamW": adamw, "Algorithm 1": solved},
-            full=self.out / "full",
+            full=self.out / FULL,
         )
 
 

@@ -1,8 +1,8 @@
 """The page: the paper's figures, claims, explorers, certificates and comparisons in one self-contained file.
 
-The page holds no arithmetic of its own: `tables` and `explorer` measure, `figures` draw, `results` has what takes hours, the template
-arranges, and its script draws what moves. All of it, the dates included, comes from files, so that writing it again from
-the same ones gives the same bytes.
+The page holds no arithmetic of its own: `tables` and `explorer` measure, `figures` draw, `results` has what takes hours, the
+template arranges, and its script draws what moves. All of it, the dates included, comes from files, so that writing it
+again from the same ones gives the same bytes.
 """
 
 import base64
@@ -17,7 +17,6 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from internalize.columns import Table
 from internalize.explorer import solving_story, training_story
 from internalize.figures.attention import draw_attention
 from internalize.figures.drawing import Drawing
@@ -121,27 +120,32 @@ def write_report(
     writer.rows("sizes", _names(SizeRow), map(asdict, found_sizes))
     writer.rows("spikes", ("seed", *_names(Spike)), spike_rows)
     writer.rows("certificates", _CERTIFICATES, certificates)
-    html = _jinja().get_template("report.html.j2").render(
-        paper=paper,
-        layers=paper.k.bit_length() - 1,
-        seeds=seeds,
-        seed_list=_ranges(seeds),
-        tiles=headline,
-        claims=found_claims,
-        sizes=found_sizes,
-        unsolved=[row for row in found_sizes if row.solved < row.seeds],
-        pictures=[writer.picture(drawing) for drawing in paper_drawings(own)],
-        algorithm=_algorithm(material, writer) if results else None,
-        stories=_stories(material),
-        certificates=certificates,
-        verdicts=list(dict.fromkeys(row["verdict"] for row in certificates)),
-        parts=[writer.part(part) for part in parts(material.full)],
-        notes=notes,
-        command=command,
-        environment=_environment(material.runs),
-        style=_asset("page.css"),
-        script=_asset("page.js"),
-        plotly=_plotly(),
+    html = (
+        _jinja()
+        .get_template("report.html.j2")
+        .render(
+            paper=paper,
+            layers=paper.k.bit_length() - 1,
+            seeds=seeds,
+            seed_list=_ranges(seeds),
+            tiles=headline,
+            claims=found_claims,
+            sizes=found_sizes,
+            unsolved=[row for row in found_sizes if row.solved < row.seeds],
+            pictures=[writer.picture(drawing) for drawing in paper_drawings(own)],
+            algorithm=_algorithm(material, writer) if results else None,
+            stories=_stories(material),
+            statements=_statements(certificates),
+            certified=list(material.certificates),
+            verdicts=list(dict.fromkeys(row["verdict"] for row in certificates)),
+            parts=[writer.part(part) for part in parts(material.full)],
+            notes=notes,
+            command=command,
+            environment=_environment(material.runs),
+            style=_asset("page.css"),
+            script=_asset("page.js"),
+            plotly=_plotly(),
+        )
     )
     path = folder / "index.html"
     write_atomically(path, html.encode())
@@ -190,6 +194,15 @@ def _stories(material: Material) -> dict[str, list[dict[str, Any]]]:
 def _certificates(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """One row for each run and statement."""
     return [{"run": name, **row} for name, run in runs.items() for row in run.result["certificates"]]
+
+
+def _statements(certificates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same by statement, in the order of the paper: its claim, and its certificates by run."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in certificates:
+        own = found.setdefault(row["statement"], {"statement": row["statement"], "claim": row["claim"], "by": {}})
+        own["by"][row["run"]] = row
+    return list(found.values())
 
 
 class _Writer:

@@ -150,8 +150,8 @@ STORED: Final = (
     Stored(
         "law",
         "How many samples Algorithm 1 needs",
-        "The number of samples a stage at which half of all runs succeed grows like n ln n, as predicted without a fitted constant; "
-        "the theorem asks for n to the power 2 + ε.",
+        "The number of samples a stage at which half of all runs succeed grows like n ln n, as predicted without a fitted "
+        "constant; the theorem asks for n to the power 2 + ε.",
         "finite-n.json",
         "python benchmarks/prediction_table.py",
         "2026-11-15",
@@ -160,8 +160,9 @@ STORED: Final = (
     Stored(
         "curricula",
         "The curricula compared",
-        "What the paper claims without comparing. Without a chain nothing is learned. ICoT and Log-ICoT cost the same under AdamW, "
-        "where a stage ends once its level is learned; where each stage is a gradient step, ICoT's idle stages cost their full share.",
+        "What the paper claims without comparing. Without a chain nothing is learned. ICoT and Log-ICoT cost the same under "
+        "AdamW, where a stage ends once its level is learned; where each stage is a gradient step, ICoT's idle stages cost "
+        "their full share.",
         "compare.json",
         "internalize compare --seeds 0:20 --sizes 30,16 --lr 0.1",
         "2026-11-16",
@@ -170,7 +171,8 @@ STORED: Final = (
     Stored(
         "latency",
         "How long an answer takes",
-        "Explicit chain of thought waits for its own steps, k − 1 of them; the internalised model answers in one pass of log2 k layers.",
+        "Explicit chain of thought waits for its own steps, k − 1 of them; the internalised model answers in one pass of "
+        "log2 k layers.",
         "compare.json",
         "internalize compare --of latency --repeats 200",
         "2026-11-16",
@@ -179,8 +181,8 @@ STORED: Final = (
     Stored(
         "ablations",
         "Which parts of the model matter",
-        "Gates do, and under Algorithm 1 rounding does; the level mask, the link and the rate may vary. The certificates that turn say "
-        "which statement of the paper stops holding.",
+        "Gates do, and under Algorithm 1 rounding does; the level mask, the link and the rate may vary. The certificates that "
+        "turn say which statement of the paper stops holding.",
         "compare.json",
         "internalize compare --of ablations --seeds 0:20",
         "2026-11-16",
@@ -199,7 +201,8 @@ STORED: Final = (
     Stored(
         "simplifications",
         "The other simplifications, lifted",
-        "Values, residual streams and a network in place of the link can be learned along with the attention, each under its condition.",
+        "Values, residual streams and a network in place of the link can be learned along with the attention, each under its "
+        "condition.",
         "compare.json",
         "internalize compare --of simplifications --seeds 0:5",
         "2026-11-16",

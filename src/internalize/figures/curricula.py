@@ -50,7 +50,7 @@ def _draw_size(axes: Axes, rows: Sequence[Row]) -> None:
             x = row["samples_to_99"] if reached else 6 * most
             axes.plot([x], [height], marker if reached else "x", color=colour, markersize=4.5)
             text = f"{row['solved']} of {row['seeds']}"
-            place = {"ha": "left" if reached else "right", "va": "center", "fontsize": 7, "color": MUTED}
+            place: Row = {"ha": "left" if reached else "right", "va": "center", "fontsize": 7, "color": MUTED}
             axes.annotate(text, (x, height), (6 if reached else -6, 0), textcoords="offset points", **place)
     axes.axvline(3.2 * most, color=MUTED, linewidth=0.6, linestyle=":")
     axes.text(6 * most, len(methods) - 0.45, "never", ha="center", fontsize=7, color=MUTED)

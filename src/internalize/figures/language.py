@@ -34,8 +34,8 @@ def draw_language(rows: Sequence[Row]) -> Drawing:
         figure=figure,
         title="Internalising a chain in text",
         caption=(
-            "A new GPT-2 of five layers on parity of 8 secret bits among 16, chain of thought in text, everything hidden in the end. "
-            "Exact match is greedy, on held-out questions."
+            "A new GPT-2 of five layers on parity of 8 secret bits among 16, chain of thought in text, everything hidden in the "
+            "end. Exact match is greedy, on held-out questions."
         ),
         alt=f"Updates: {told}.",
     )

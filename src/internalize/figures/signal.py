@@ -28,7 +28,7 @@ def draw_signal(n: int = 30, k: int = 16) -> Drawing:
         left.set_ylim(0, 1.05)
         left.set_ylabel("signal: expected step on a child / K")
         right.set_yscale("log")
-        right.set_ylabel("noise: standard deviation of a step / K, B = 1")
+        right.set_ylabel("noise of one sample / K")
         for axes in (left, right):
             axes.set_xscale("log", base=2)
             axes.set_xlabel("n")
@@ -41,7 +41,8 @@ def draw_signal(n: int = 30, k: int = 16) -> Drawing:
         caption=(
             "Algorithm 1's step at the paper's rate, exact moments at k = n/2, stage by stage. Left: the expected step on a true "
             "child, which the paper takes to be K; it falls short at every finite n, and rounding to integers then puts the "
-            f"two children on different ones. At n = {n}, k = {k}: {stages}. Right: the noise of a single sample."
+            f"two children on different ones. At n = {n}, k = {k}: {stages}. Right: the noise, as the standard deviation of a step "
+            "on a single sample."
         ),
         alt=(
             f"Left: four lines that rise towards 1, from {found[SIZES[0]][0].signal:.2f} at n = {SIZES[0]} to "

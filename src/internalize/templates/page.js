@@ -38,15 +38,16 @@ class Story {
       + this.starts[layer] + (this.n + node - this.level_end[layer]) * keys;
     return Array.from(this.numbers[name].subarray(first, first + keys), (u) => map.lowest + u * map.unit);
   }
-  rows(name, layer, moment) {
-    return Array.from({ length: this.width(layer) }, (_, i) => this.row(name, this.level_end[layer] - this.n + i, moment));
+  // Nodes from the first of one layer to the last of another.
+  between(first, last) {
+    const start = this.level_end[first] - this.n;
+    return Array.from({ length: this.level_end[last + 1] - this.n - start }, (_, i) => start + i);
   }
   name(position) { return position < this.n ? `bit ${position}` : `node ${position}`; }
 }
 
 class Explorer {
   constructor(root, data) {
-    this.root = root;
     this.parts = Object.fromEntries(Array.from(root.querySelectorAll("[data-part]"), (e) => [e.dataset.part, e]));
     this.stories = data.map((one) => new Story(one));
     this.stories.forEach((story, i) => make(this.parts.run, "option", { value: i }, story.title));
@@ -60,20 +61,19 @@ class Explorer {
     this.story = this.stories[number];
     this.steps = !("act" in this.story.moments[0]); // a training, whose moments are gradient steps
     this.node = 0;
-    this.layer = null; // follow the stage
+    this.layer = null; // all layers of a training; of Algorithm 1 the one of the stage
     this.parts.scrubber.max = this.story.moments.length - 1;
-    this.buttons(this.parts.stages, this.story.layers, "stage", (l) => this.go(this.story.moments.findIndex((m) => m.layer === l)));
-    this.buttons(this.parts.layers, this.story.layers, "layer", (l) => { this.layer = l; this.draw(); });
+    const layers = Array.from({ length: this.story.layers }, (_, l) => l);
+    this.buttons(this.parts.stages, layers.map((l) => `stage ${l + 1}`), (l) => this.go(this.story.moments.findIndex((m) => m.layer === l)));
+    this.buttons(this.parts.layers, [this.steps ? "all" : "the stage’s", ...layers.map((l) => `layer ${l + 1}`)], (l) => { this.layer = l ? l - 1 : null; this.draw(); });
     this.plant();
     this.charted = false;
     this.go(this.steps ? this.story.moments.length - 1 : 0);
   }
 
-  buttons(parent, count, what, choose) {
+  buttons(parent, labels, choose) {
     parent.replaceChildren();
-    for (let l = 0; l < count; l++) {
-      make(parent, "button", { type: "button", "aria-pressed": "false" }, `${what} ${l + 1}`).addEventListener("click", () => choose(l));
-    }
+    labels.forEach((label, i) => make(parent, "button", { type: "button" }, label).addEventListener("click", () => choose(i)));
   }
 
   go(moment) {
@@ -84,7 +84,7 @@ class Explorer {
 
   choose(node, focus = false) {
     this.node = node;
-    this.layer = this.story.layerOf(node);
+    if (this.layer !== null) this.layer = this.story.layerOf(node);
     this.draw();
     if (focus) this.circles[node].focus();
   }
@@ -160,8 +160,8 @@ class Explorer {
     const own = story.children[this.node];
     this.circles.forEach((group, node) => {
       const [accuracy, error] = now.nodes[node], position = story.n + node;
-      group.style.setProperty("--quality", `${(100 * (1 - Math.min(error, 2) / 2)).toFixed(1)}%`);
-      group.setAttribute("class", `node${node === this.node ? " chosen" : ""}${own.includes(position) ? " child" : ""}`);
+      group.style.setProperty("--quality", `${(100 * (1 - Math.min(error, 1))).toFixed(1)}%`);
+      group.setAttribute("class", `node${node === this.node ? " chosen" : ""}${own.includes(position) ? " child" : ""}${error < 0.6 ? " hot" : ""}`);
       group.setAttribute("tabindex", node === this.node ? 0 : -1);
       group.setAttribute("aria-pressed", node === this.node);
       group.setAttribute("aria-label", `node ${position}, ${(100 * accuracy).toFixed(0)} % right, children ${story.children[node].map((c) => story.name(c)).join(" and ")}`);
@@ -176,23 +176,25 @@ class Explorer {
     this.bits.forEach((square, bit) => square.classList.toggle("child", own.includes(bit)));
   }
 
-  get mapOf() {
-    const now = this.story.moments[this.moment], layer = this.layer ?? now.layer;
-    return { layer, name: !this.steps && layer === now.layer ? now.act : "attention" };
+  // What the map shows: of which nodes, and what. Gradient, step and rounded weights are those of the stage's layer.
+  get shown() {
+    const now = this.story.moments[this.moment], all = this.steps && this.layer === null, layer = this.layer ?? now.layer;
+    const nodes = all ? this.story.between(0, this.story.layers - 1) : this.story.between(layer, layer);
+    return { nodes, name: !this.steps && layer === now.layer ? now.act : "attention", where: all ? "of every layer" : `of layer ${layer + 1}` };
   }
 
   drawWords() {
-    const { story, moment, node, parts } = this, now = story.moments[moment], { layer, name } = this.mapOf;
+    const { story, moment, node, parts } = this, now = story.moments[moment], { name, where } = this.shown;
     const stages = [...parts.stages.children], layers = [...parts.layers.children];
     stages.forEach((button, l) => button.setAttribute("aria-pressed", l === now.layer));
-    layers.forEach((button, l) => button.setAttribute("aria-pressed", l === layer));
+    layers.forEach((button, i) => button.setAttribute("aria-pressed", (i ? i - 1 : null) === this.layer));
     const acts = { gradient: "gradient", step: "step before rounding", rounded: "rounded weights" };
     parts.now.textContent = this.steps
-      ? `step ${now.step}, stage ${now.stage}: loss ${short(now.loss)}, ${(100 * now.accuracy).toFixed(1)} % of the answers right`
+      ? `step ${now.step}, stage ${now.stage}: loss ${short(now.loss)}, ${(100 * now.accuracy).toFixed(1)}\u00a0% of the answers right`
       : `stage ${now.stage}: ${acts[now.act]}`;
     parts.scrubber.setAttribute("aria-valuetext", parts.now.textContent);
     const titles = { attention: "Attention", gradient: "Gradient", step: "Step before rounding / K", rounded: "Rounded weights / K" };
-    parts["map-title"].textContent = `${titles[name]} of layer ${layer + 1}: nodes × keys; framed: the true children`;
+    parts["map-title"].textContent = `${titles[name]} ${where}: nodes × keys, the true children framed`;
     parts["course-title"].textContent = this.steps ? "Validation loss (click to go there)"
       : { gradient: `Stage ${now.stage}: gradient of every weight`, step: `Stage ${now.stage}: every step against its threshold`, rounded: `Stage ${now.stage}: every weight, rounded` }[now.act];
     const [accuracy, error, elsewhere] = now.nodes[node], row = story.row("attention", node, moment), [a, b] = story.children[node];
@@ -205,7 +207,7 @@ class Explorer {
       if (child >= story.n) link.addEventListener("click", () => this.choose(child - story.n));
     });
     make(parts["node-text"], "span", {}, `. Attention on them ${row[a].toFixed(3)} and ${row[b].toFixed(3)}, at most ${elsewhere.toFixed(3)} elsewhere. `
-      + `Right on ${(100 * accuracy).toFixed(1)} % of held-out samples, mean squared error ${short(error)}.`);
+      + `Right on ${(100 * accuracy).toFixed(1)}\u00a0% of held-out samples, mean squared error ${short(error)}.`);
   }
 
   drawCharts() {
@@ -228,7 +230,7 @@ class Explorer {
   layout(x, y, more = {}) {
     const axis = { fixedrange: true, zeroline: false, tickfont: { size: 11 }, titlefont: { size: 12 }, automargin: false };
     return {
-      margin: { l: 52, r: 10, t: 8, b: 38 }, showlegend: false, dragmode: false, hovermode: "closest",
+      margin: { l: 58, r: 10, t: 8, b: 38 }, showlegend: false, dragmode: false, hovermode: "closest",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12 },
       xaxis: { ...axis, title: { text: x, standoff: 6, font: { size: 12 } }, ...more.xaxis }, yaxis: { ...axis, title: { text: y, standoff: 6, font: { size: 12 } }, ...more.yaxis },
       shapes: more.shapes ?? [], annotations: more.annotations ?? [], ...(more.rest ?? {}),
@@ -252,15 +254,15 @@ class Explorer {
     if (!this.steps) return this.strip();
     const trace = { x: moments.map((m) => m.step), y: moments.map((m) => Math.max(m.loss, 1e-9)), mode: "lines", line: { color: read("--line"), width: 2 }, hovertemplate: "step %{x}: %{y:.3g}<extra></extra>" };
     const shapes = [...this.switches(), this.cursor()];
-    return { traces: [trace], layout: this.layout("gradient step", "loss", { shapes, yaxis: { type: "log", exponentformat: "power", nticks: 6 } }) };
+    return { traces: [trace], layout: this.layout("gradient step", "loss", { shapes, xaxis: { showgrid: false }, yaxis: { type: "log", exponentformat: "power", dtick: 1 } }) };
   }
 
   // Algorithm 1: every entry of the stage's layer over its key; children apart, the chosen node's larger.
   strip() {
-    const { story } = this, now = story.moments[this.moment], first = story.level_end[now.layer] - story.n;
+    const { story } = this, now = story.moments[this.moment];
     const groups = { others: [], children: [] };
-    story.rows(now.act, now.layer).forEach((row, i) => row.forEach((value, key) => {
-      groups[story.children[first + i].includes(key) ? "children" : "others"].push([key, value, first + i]);
+    story.between(now.layer, now.layer).forEach((node) => story.row(now.act, node).forEach((value, key) => {
+      groups[story.children[node].includes(key) ? "children" : "others"].push([key, value, node]);
     }));
     const traces = Object.entries(groups).map(([name, points]) => ({
       x: points.map((p) => p[0]), y: points.map((p) => p[1]), text: points.map((p) => `node ${story.n + p[2]}`), mode: "markers", name,
@@ -272,27 +274,28 @@ class Explorer {
     const note = { xref: "paper", yref: "y", x: 1, y: story.threshold, xanchor: "right", yanchor: "bottom", showarrow: false, text: "threshold: rounds to K above, to 0 below" };
     const label = now.act === "gradient" ? "gradient" : "in units of K";
     return { traces, layout: this.layout("key (◆ children, ● others)", label, {
-      shapes: threshold ? [line] : [], annotations: threshold ? [note] : [], xaxis: { range: [-1, story.level_end[now.layer]] }, yaxis: { exponentformat: "power", tickformat: now.act === "gradient" ? ".2g" : undefined },
+      shapes: threshold ? [line] : [], annotations: threshold ? [note] : [], xaxis: { range: [-1, story.level_end[now.layer]] }, yaxis: { exponentformat: "none", nticks: 5 },
     }) };
   }
 
   map() {
-    const { story, moment } = this, { layer, name } = this.mapOf, first = story.level_end[layer], z = story.rows(name, layer, moment);
+    const { story, moment } = this, { nodes, name } = this.shown, z = nodes.map((node) => story.row(name, node, moment));
+    const keys = z.at(-1).length, first = story.n + nodes[0], dense = keys > 60; // rows end where the mask does
     const colours = [0, 1, 2, 3].map((i) => [i / 3, read(`--heat-${i}`)]);
     const ends = name === "attention" ? [0, 0.5] : name === "gradient" ? [0, story.maps.gradient.lowest] : [0, 1];
     const heat = {
-      type: "heatmap", z, x: z[0].map((_, key) => key), y: z.map((_, i) => first + i), zmin: Math.min(...ends), zmax: Math.max(...ends),
-      colorscale: name === "gradient" ? colours.map(([at, c]) => [1 - at, c]).reverse() : colours, xgap: story.n > 60 ? 0 : 1, ygap: 1,
+      type: "heatmap", z, x: z.at(-1).map((_, key) => key), y: nodes.map((node) => story.n + node), zmin: Math.min(...ends), zmax: Math.max(...ends),
+      colorscale: name === "gradient" ? colours.map(([at, c]) => [1 - at, c]).reverse() : colours, xgap: dense ? 0 : 1, ygap: dense ? 0 : 1, hoverongaps: false,
       colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10 }, nticks: 4, len: 1, x: 1.01 }, hovertemplate: "node %{y}, key %{x}: %{z:.3g}<extra></extra>",
     };
     const marks = { x: [], y: [] };
-    for (let i = 0; i < z.length; i++) for (const child of story.children[first - story.n + i]) { marks.x.push(child); marks.y.push(first + i); }
-    const frames = { ...marks, mode: "markers", hoverinfo: "skip", marker: { symbol: "square-open", size: story.n > 60 ? 5 : 9, color: read("--mark"), line: { width: 1.5 } } };
+    for (const node of nodes) for (const child of story.children[node]) { marks.x.push(child); marks.y.push(story.n + node); }
+    const frames = { ...marks, mode: "markers", hoverinfo: "skip", marker: { symbol: "square-open", size: dense ? 4 : z.length > 8 ? 8 : 10, color: read("--mark"), line: { width: dense ? 1 : 1.5 } } };
     const row = story.n + this.node;
     const band = { type: "rect", xref: "paper", yref: "y", x0: 0, x1: 1, y0: row - 0.5, y1: row + 0.5, line: { color: read("--ink"), width: 1.5 }, fillcolor: "rgba(0,0,0,0)" };
     return { traces: [heat, frames], layout: this.layout("key", "node", {
-      shapes: story.layerOf(this.node) === layer ? [band] : [], xaxis: { range: [-0.5, z[0].length - 0.5], showgrid: false },
-      yaxis: { range: [first + z.length - 0.5, first - 0.5], showgrid: false, dtick: z.length > 16 ? 4 : 1, tickformat: "d" }, rest: { margin: { l: 52, r: 46, t: 8, b: 38 } },
+      shapes: nodes.includes(this.node) ? [band] : [], xaxis: { range: [-0.5, keys - 0.5], showgrid: false },
+      yaxis: { range: [first + z.length - 0.5, first - 0.5], showgrid: false, tick0: first, dtick: Math.ceil(z.length / 8), tickformat: "d" }, rest: { margin: { l: 58, r: 46, t: 8, b: 38 } },
     }) };
   }
 
@@ -312,7 +315,7 @@ class Explorer {
       ...story.children[node].map((child, which) => line(rows.map((row) => row[child]), story.name(child), "--mark", which ? "dash" : "solid")),
       line(moments.map((m) => m.nodes[node][2]), "largest elsewhere", "--line", "dot"),
     ];
-    return { traces, layout: this.layout("gradient step (orange: the children, dotted: largest elsewhere)", "attention", { shapes: [...this.switches(), this.cursor()], yaxis: { range: [0, 0.55], nticks: 4 } }) };
+    return { traces, layout: this.layout("gradient step", "attention", { shapes: [...this.switches(), this.cursor()], xaxis: { showgrid: false }, yaxis: { range: [0, 0.55], nticks: 4 } }) };
   }
 }
 
@@ -336,10 +339,10 @@ function sortable(table) {
 function filters(form) {
   const table = document.getElementById(form.dataset.filters), groups = [...table.tBodies];
   const update = () => {
-    const { verdict, run, words } = form.elements, wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const { verdict, words } = form.elements, wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
     groups.forEach((group) => {
       const text = group.textContent.toLowerCase();
-      group.hidden = (verdict.value && group.dataset.verdict !== verdict.value) || (run.value && group.dataset.run !== run.value) || !wanted.every((word) => text.includes(word));
+      group.hidden = (verdict.value && !group.dataset.verdicts.split("|").includes(verdict.value)) || !wanted.every((word) => text.includes(word));
     });
     form.querySelector("output").textContent = `${groups.filter((group) => !group.hidden).length} of ${groups.length}`;
   };
