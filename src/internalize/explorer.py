@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 
+from internalize.counter import Stream
 from internalize.errors import InputError
 from internalize.figures.attention import run_tree
 from internalize.groups import options_of
@@ -53,7 +54,7 @@ def training_story(run: Run, title: str, every: int = 1) -> Json:
     lines = [line for line in _thinned(run.metrics(), every) if line["step"] in weights]
     if not lines:
         raise InputError(f"{run.path / 'snapshots'} has no weights; train with --snapshots")
-    seen = _held_out(tree, run.config["seed"], options.eval_samples, "validation")
+    seen = _held_out(tree, run, options.eval_samples, "validation")
     nodes = {step: _nodes(tree, W, seen, options.link) for step, W in weights.items()}
     attention = [_rows(w.softmax(dim=0) for w in weights[line["step"]]) for line in lines]
     return {
@@ -73,7 +74,7 @@ def training_story(run: Run, title: str, every: int = 1) -> Json:
 def solving_story(run: Run, title: str) -> Json:
     """A run of Algorithm 1, three moments a stage: the gradient, the step against its threshold, the rounded weights."""
     tree, result, config = run_tree(run), run.result, run.config
-    seen = _held_out(tree, config["seed"], config["test_samples"], "test")
+    seen = _held_out(tree, run, config["test_samples"], "test")
     before: list[Tensor] = [torch.zeros_like(w) for w in level_weights(run.weights(), tree.levels, run.path)]
     moments: list[Json] = []
     values: dict[str, list[Tensor]] = {act: [] for act in ACTS}
@@ -129,18 +130,19 @@ def _thinned(lines: Sequence[Json], every: int) -> Iterator[Json]:
             yield line
 
 
-def _held_out(tree: ParityTree, seed: int, count: int, stream: Any) -> Tensor:
-    return add_trace(tree, draw_bits(tree.n, seed, 0, count, stream, torch.float64))
+def _held_out(tree: ParityTree, run: Run, count: int, stream: Stream) -> Tensor:
+    """The samples that the run was evaluated on, in its precision: signs of values next to 0 depend on it."""
+    return add_trace(tree, draw_bits(tree.n, run.config["seed"], 0, count, stream, getattr(torch, run.config["dtype"])))
 
 
 @torch.no_grad()
 def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -> list[list[float]]:
     """Accuracy, mean squared error and largest attention elsewhere of every node."""
-    model = LevelTransformer(tree.n, tree.k, get_link(link), dtype=torch.float64)
+    model = LevelTransformer(tree.n, tree.k, get_link(link), dtype=sequence.dtype)
     for parameter, w in zip(model.W.parameters(), W, strict=True):
         parameter.data.copy_(w)
     found, truth = infer(model, sequence[:, : tree.n])[:, tree.n :], sequence[:, tree.n :]
-    right, error = (found * truth > 0).double().mean(0), (found - truth).square().mean(0)
+    right, error = (found * truth > 0).double().mean(0), (found - truth).double().square().mean(0)
     elsewhere = torch.cat(
         [split(w.softmax(dim=0), tree.layer_children(layer))[1].amax(dim=0) for layer, w in enumerate(W)]
     )

@@ -260,8 +260,9 @@ class SuccessJob(ParityJob):
         kept = self.runs[0]
         kept.check("success", self.config, resume=resume)
         if kept.finished:
-            points: Any = kept.result.get("points")
-            if not isinstance(points, list) or [point.get("samples") for point in cast(Any, points)] != [*self.samples]:
+            points = kept.result.get("points")
+            listed = cast(list[Any], points) if isinstance(points, list) else []
+            if [point.get("samples") for point in listed if isinstance(point, dict)] != [*self.samples]:
                 raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
 
     def run(self, seen: Seen) -> None:

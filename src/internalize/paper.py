@@ -137,7 +137,7 @@ class Plan:
     @property
     def runs(self) -> list[ParityJob]:
         """What is trained and solved."""
-        return [*self.training, *self.solving, self.success]
+        return [*self.training, self.success, *self.solving]  # many short ones last: the processes end together
 
     @property
     def training(self) -> list[TrainJob]:

@@ -144,7 +144,7 @@ def write_report(
             environment=_environment(material.runs),
             style=_asset("page.css"),
             script=_asset("page.js"),
-            plotly=_plotly(),
+            plotly=_plotly,
         )
     )
     path = folder / "index.html"
@@ -186,9 +186,10 @@ def _stories(material: Material) -> dict[str, list[dict[str, Any]]]:
         outcome = "solved" if result["accuracy"] == 1.0 else f"not solved, {result['accuracy']:.0%} right"
         title = f"n = {options.n}, k = {options.k}{rate}, seed {run.config['seed']}: {outcome}"
         told.append(training_story(run, title, every=max(1, round(size / _NUMBERS))))
-    solved = material.solved[:1]
-    stories = {"training": told, "solving": [solving_story(run, f"seed {run.config['seed']}") for run in solved]}
-    return {name: some for name, some in stories.items() if some}
+    return {
+        "training": told,
+        "solving": [solving_story(run, f"seed {run.config['seed']}") for run in material.solved[:1]],
+    }
 
 
 def _certificates(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
