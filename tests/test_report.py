@@ -100,7 +100,7 @@ def test_headline_claims_and_sizes_are_the_tables(page, runs):
 def test_what_fails_is_shown(runs, tmp_path):
     doctored = copies(runs, tmp_path / "runs")
     rewrite_result(doctored[0], accuracy=0.5)
-    text = Page(tiny_report(tmp_path / "report", doctored).read_text()).text
+    text = Page(tiny_report(tmp_path / "report", doctored, figures=False).read_text()).text
     assert "✗ does not hold" in text
     assert "Every seed was solved." not in text
     assert "n = 8, k = 4 with rate 0.1 and batch 200 (2 of 3)" in text
@@ -108,7 +108,7 @@ def test_what_fails_is_shown(runs, tmp_path):
 
 def test_other_sizes_are_in_the_table_and_not_in_the_claims(runs, tmp_path):
     others = tiny_runs(tmp_path / "others", TrainOptions(n=8, k=2, steps=40, batch=100, eval_samples=50), (0,))
-    page = tiny_report(tmp_path / "report", [*others, *runs])
+    page = tiny_report(tmp_path / "report", [*others, *runs], figures=False)
     rows = table(page, "sizes")
     assert [(row["n"], row["k"], row["seeds"]) for row in rows] == [("8", "2", "1"), ("8", "4", "3")]
     found = table(page, "claims")

@@ -1,14 +1,12 @@
 // What moves on the page: the explorers, tables that sort, certificates that filter and expand. Draws; measures nothing.
 "use strict";
 
-const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 1000, HEIGHT = 470;
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const short = (x) => (x === 0 ? "0" : Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1) : String(+x.toPrecision(3)));
 
 function make(parent, tag, attributes = {}, text = "") {
-  const element = tag in { svg: 1, g: 1, line: 1, circle: 1, rect: 1, text: 1, title: 1 }
-    ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  const element = document.createElementNS(parent.namespaceURI, tag); // HTML in HTML, SVG in SVG
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   if (text) element.textContent = text;
   parent.append(element);
@@ -54,6 +52,8 @@ class Explorer {
     this.parts.run.addEventListener("change", () => this.open(+this.parts.run.value));
     this.parts.scrubber.addEventListener("input", () => this.go(+this.parts.scrubber.value));
     this.parts.play.addEventListener("click", () => this.play());
+    const resized = new ResizeObserver(() => this.draw());
+    root.querySelectorAll(".chart").forEach((chart) => resized.observe(chart));
     this.open(0);
   }
 
@@ -122,7 +122,7 @@ class Explorer {
       make(square, "title", {}, `bit ${bit}${secret ? ", in the secret set" : ""}`);
       return square;
     });
-    make(svg, "text", { x: WIDTH / 2, y: HEIGHT - 10 }, `${story.n} input bits; the ${story.k} of the secret set are darker`);
+    make(svg, "text", { x: WIDTH / 2, y: HEIGHT - 10 }, `${story.n} input bits; the ${story.k} of the secret set stand out`);
     this.circles = story.children.map((_, node) => {
       const [x, y] = at(story.n + node), group = make(svg, "g", { class: "node", role: "button", tabindex: -1, "data-node": node });
       make(group, "circle", { cx: x, cy: y, r: radius });
@@ -193,8 +193,8 @@ class Explorer {
       ? `step ${now.step}, stage ${now.stage}: loss ${short(now.loss)}, ${(100 * now.accuracy).toFixed(1)}\u00a0% of the answers right`
       : `stage ${now.stage}: ${acts[now.act]}`;
     parts.scrubber.setAttribute("aria-valuetext", parts.now.textContent);
-    const titles = { attention: "Attention", gradient: "Gradient", step: "Step before rounding / K", rounded: "Rounded weights / K" };
-    parts["map-title"].textContent = `${titles[name]} ${where}: nodes × keys, the true children framed`;
+    const titles = { attention: "Attention", gradient: "Gradient", step: "Step in units of K", rounded: "Rounded weights in units of K" };
+    parts["map-title"].textContent = `${titles[name]} ${where}`;
     parts["course-title"].textContent = this.steps ? "Validation loss (click to go there)"
       : { gradient: `Stage ${now.stage}: gradient of every weight`, step: `Stage ${now.stage}: every step against its threshold`, rounded: `Stage ${now.stage}: every weight, rounded` }[now.act];
     const [accuracy, error, elsewhere] = now.nodes[node], row = story.row("attention", node, moment), [a, b] = story.children[node];
@@ -216,7 +216,8 @@ class Explorer {
       const place = this.parts[name];
       if (!chart) { place.hidden = true; continue; }
       place.hidden = false;
-      Plotly.react(place, chart.traces, chart.layout, { displayModeBar: false, responsive: true });
+      const size = { width: place.clientWidth, height: place.clientHeight };
+      Plotly.react(place, chart.traces, { ...chart.layout, ...size }, { displayModeBar: false });
     }
     if (!this.charted) {
       this.charted = true;
@@ -231,7 +232,7 @@ class Explorer {
     const axis = { fixedrange: true, zeroline: false, tickfont: { size: 11 }, titlefont: { size: 12 }, automargin: false };
     return {
       margin: { l: 58, r: 10, t: 8, b: 38 }, showlegend: false, dragmode: false, hovermode: "closest",
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { size: 12, family: read("--sans") },
       xaxis: { ...axis, title: { text: x, standoff: 6, font: { size: 12 } }, ...more.xaxis }, yaxis: { ...axis, title: { text: y, standoff: 6, font: { size: 12 } }, ...more.yaxis },
       shapes: more.shapes ?? [], annotations: more.annotations ?? [], ...(more.rest ?? {}),
     };
