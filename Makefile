@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 PYTHON ?= python3
-EXTRAS := dev,lm
+EXTRAS := dev,lm,ray
 BIN := .venv/bin
 STAMP := .venv/installed
 

@@ -15,7 +15,15 @@ from internalize.runs import Run
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["internalize.parity.train", "internalize.cli", "internalize.lm.train", "torch._dynamo"]
+    [
+        "internalize.parity.train",
+        "internalize.parity.algorithm",
+        "internalize.sweep",
+        "internalize.cli",
+        "internalize.lm.train",
+        "polars",
+        "torch._dynamo",
+    ]
 )  # AdamW imports the last
 
 

@@ -25,6 +25,7 @@ from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
+from internalize.commands.sweep import Sweep
 from internalize.commands.train import Train
 from internalize.console import quiet_stdout, say
 from internalize.errors import InputError
@@ -38,6 +39,7 @@ Command = (
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Certify, tyro.conf.subcommand("certify")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Paper, tyro.conf.subcommand("paper")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Lm, tyro.conf.subcommand("lm")]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted, Interruptible
@@ -23,7 +23,7 @@ Seen = Callable[[int, str], None]
 
 
 class Job(Protocol):
-    """Something to do, picklable. It keeps what it makes in files, and goes on from there if it was begun before."""
+    """Something to do, picklable. What takes long is kept in files, to go on from there if it was begun before."""
 
     @property
     def name(self) -> str:
@@ -35,22 +35,31 @@ class Job(Protocol):
         """How much there is to do, in the unit of `seen`; 1 or more."""
         ...
 
-    def run(self, seen: Seen) -> None:
-        """Do it. Raises InputError if it cannot be done, Interrupted once it has saved after SIGTERM."""
+    def run(self, seen: Seen) -> object:
+        """Do it, and hand back what is not in files. Raises InputError if it cannot be done, Interrupted once it has saved
+        after SIGTERM.
+        """
         ...
 
 
 J = TypeVar("J", bound=Job)
 Report = Callable[[float, float, str], None]
 """Called with how much is done, how much there is to do, and what was seen last."""
+Refused = Callable[[J, str], None]
+"""Called with a job that cannot be done, and why."""
+Finished = Callable[[J, Any], None]
+"""Called with a job that was done, and what it handed back."""
 
 
 def run_all(
     jobs: Sequence[J],
     processes: int,
     report: Report,
-    refused: Callable[[J, str], None],
+    refused: Refused[J],
     how_to_go_on: str = "--resume goes on",
+    *,
+    finished: Finished[J] = lambda job, handed: None,
+    attempts: int = 1,
 ) -> None:
     """Run the jobs, so many at once. One at a time needs no other process.
 
@@ -60,19 +69,21 @@ def run_all(
         report: called whenever a job says how far it is.
         refused: called with a job that cannot be done, and why; the others go on.
         how_to_go_on: what the user is told after an interruption or a crash.
+        finished: called in this process with a job that was done, and what it handed back.
+        attempts: how often a job is begun whose process dies.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    progress = _Progress(jobs, report)
+    ends = Ends(jobs, report, refused, finished)
     with Interruptible() as interrupt:
         if min(processes, len(jobs)) > 1:
-            crew = _Crew(jobs, progress, refused, interrupt)
+            crew = _Crew(ends, attempts, interrupt)
             crew.work(processes)
             if crew.crashes and not interrupt.requested:
                 raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_go_on}")
         else:
-            _one_by_one(jobs, progress, refused, interrupt)
+            _one_by_one(ends, interrupt)
     if interrupt.requested:
         raise Interrupted(how_to_go_on)
 
@@ -90,48 +101,55 @@ def torch_threads(count: int) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def _one_by_one(
-    jobs: Sequence[J], progress: "_Progress", refused: Callable[[J, str], None], interrupt: Interruptible
-) -> None:
-    for number, job in enumerate(jobs):
+def _one_by_one(ends: "Ends[J]", interrupt: Interruptible) -> None:
+    for number, job in enumerate(ends.jobs):
         if interrupt.requested:
             return
 
         def seen(done: int, text: str, number: int = number) -> None:
             if interrupt.requested:  # before the job could hear of it
                 signal.raise_signal(signal.SIGTERM)
-            progress.at(number, Place(done, text))
+            ends.at(number, Place(done, text))
 
         try:
-            job.run(seen)
+            how = Ended(handed=job.run(seen))
         except InputError as error:
-            refused(job, str(error))
+            how = Ended(str(error))
         except Interrupted:
             interrupt.requested = True
             return
-        progress.ended(number)
+        ends.ended(number, how)
 
 
-class _Progress:
-    """How far all jobs are together."""
+class Ends(Generic[J]):
+    """Who hears of how far all jobs are together, and of how each of them ended."""
 
-    def __init__(self, jobs: Sequence[Job], report: Report) -> None:
-        self.names, self.sizes = [job.name for job in jobs], [job.size for job in jobs]
-        self.report = report
-        self.places = [0] * len(jobs)
-        self.done, self.total = 0, sum(self.sizes)
-        self.finished = 0
+    def __init__(self, jobs: Sequence[J], report: Report, refused: Refused[J], finished: Finished[J]) -> None:
+        self.jobs = jobs
+        self._report, self._refused, self._finished = report, refused, finished
+        self._places = [0] * len(jobs)
+        self._done, self._total = 0, sum(job.size for job in jobs)
+        self._count = 0
 
     def at(self, number: int, place: "Place") -> None:
-        self.done += place.done - self.places[number]
-        self.places[number] = place.done
-        self.report(
-            self.done, self.total, f"{self.finished}/{len(self.names)} runs  {self.names[number]}  {place.text}"
-        )
+        """A job is there now."""
+        self._done += place.done - self._places[number]
+        self._places[number] = place.done
+        seen = f"{self._count}/{len(self.jobs)} runs  {self.jobs[number].name}  {place.text}"
+        self._report(self._done, self._total, seen)
 
-    def ended(self, number: int) -> None:
-        self.finished += 1
-        self.at(number, Place(self.sizes[number], "ended"))
+    def ended(self, number: int, how: "Ended") -> None:
+        """A job is done, or cannot be."""
+        if how.refusal is None:
+            self._finished(self.jobs[number], how.handed)
+        else:
+            self._refused(self.jobs[number], how.refusal)
+        self.gone(number)
+
+    def gone(self, number: int) -> None:
+        """Nobody works at a job any more."""
+        self._count += 1
+        self.at(number, Place(self.jobs[number].size, "ended"))
 
 
 # What a process says
@@ -152,9 +170,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Ended:
-    """Its job is finished, or cannot be done for this reason."""
+    """Its job is finished and handed this back, or cannot be done for this reason."""
 
     refusal: str | None = None
+    handed: object = None
 
 
 # The process that began them
@@ -169,11 +188,10 @@ class _Worker:
 class _Crew(Generic[J]):
     """Processes at work, by the pipes to them."""
 
-    def __init__(
-        self, jobs: Sequence[J], progress: _Progress, refused: Callable[[J, str], None], interrupt: Interruptible
-    ) -> None:
-        self.jobs, self.progress, self.refused, self.interrupt = jobs, progress, refused, interrupt
-        self.waiting = deque(range(len(jobs)))
+    def __init__(self, ends: Ends[J], attempts: int, interrupt: Interruptible) -> None:
+        self.jobs, self.ends, self.interrupt = ends.jobs, ends, interrupt
+        self.waiting = deque(range(len(self.jobs)))
+        self.left = [attempts] * len(self.jobs)
         self.workers: dict[Connection, _Worker] = {}
         self.crashes: list[str] = []
 
@@ -210,19 +228,14 @@ class _Crew(Generic[J]):
         try:
             message: Ready | Place | Ended = pipe.recv()
             if isinstance(message, Place) and worker.job is not None:
-                self.progress.at(worker.job, message)
+                self.ends.at(worker.job, message)
                 return
             if isinstance(message, Ended) and worker.job is not None:
-                self._ended(worker.job, message.refusal)
+                self.ends.ended(worker.job, message)
             worker.job = self.waiting.popleft() if self.waiting else None
             pipe.send(None if worker.job is None else self.jobs[worker.job])
         except (EOFError, OSError):
             self._gone(pipe)
-
-    def _ended(self, number: int, refusal: str | None) -> None:
-        if refusal is not None:
-            self.refused(self.jobs[number], refusal)
-        self.progress.ended(number)
 
     def _gone(self, pipe: Connection) -> None:
         """A process has ended: it was told to, or something went wrong that is no refusal."""
@@ -235,10 +248,14 @@ class _Crew(Generic[J]):
             self.waiting.clear()
             self.crashes.append(f"a process ended with status {worker.process.exitcode} before its first run")
             return
-        status = worker.process.exitcode
-        how = f"ended with status {status}" if status else "was stopped by somebody else"
-        self.crashes.append(f"the process of {self.jobs[worker.job].name} {how}")
-        self.progress.ended(worker.job)
+        self.left[worker.job] -= 1
+        if self.left[worker.job]:
+            self.waiting.appendleft(worker.job)
+        else:
+            status = worker.process.exitcode
+            how = f"ended with status {status}" if status else "was stopped by somebody else"
+            self.crashes.append(f"the process of {self.jobs[worker.job].name} {how}")
+            self.ends.gone(worker.job)
         if self.waiting:
             self._hire()
 
@@ -271,8 +288,7 @@ def _work(pipe: Connection) -> None:
     message: Ready | Ended = Ready()
     while (job := _ask(pipe, message)) is not None:
         try:
-            job.run(seen)
-            message = Ended()
+            message = Ended(handed=job.run(seen))
         except InputError as error:
             message = Ended(str(error))
         except Interrupted:

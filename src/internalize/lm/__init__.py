@@ -8,6 +8,7 @@
 | chains             | from text to tokens                                                                           |
 | removal            | what a stage leaves of a chain: slots, shown steps, supervised tokens                         |
 | schedule           | when each stage begins                                                                        |
+| loss               | the loss at every layer, so that steps are computed early                                     |
 | batches, callback  | the collator and the callback of a Trainer; internalization puts all of this together         |
 | models, generation | models made, loaded and written; greedy answers                                               |
 | train, evaluation  | what `lm train` and `lm eval` do; plan and compare likewise                                   |

@@ -49,8 +49,10 @@ class StageCollator:
         self.batch, self.seed = batch, seed
         self.longest: int | None = None
         """Tokens that the model has positions for, if there is a limit."""
+        self.every_layer = False
+        """Whether the model is asked for the states of all its layers, for the loss."""
 
-    def __call__(self, positions: Sequence[int]) -> dict[str, Tensor]:
+    def __call__(self, positions: Sequence[int]) -> dict[str, Tensor | bool]:
         """The batch of these positions."""
         chains = self.text.chains(self.examples(positions))
         sequences = [
@@ -69,7 +71,8 @@ class StageCollator:
         }
         if self.stages.options.keep_positions:
             columns["position_ids"] = ([s.positions for s in sequences], 0)
-        return {name: padded(rows, fill) for name, (rows, fill) in columns.items()}
+        batch: dict[str, Tensor | bool] = {name: padded(rows, fill) for name, (rows, fill) in columns.items()}
+        return batch | {"output_hidden_states": True} if self.every_layer else batch
 
     def _chances(self, positions: Sequence[int]) -> list[list[float]]:
         """Four numbers in [0, 1) for each position, the same whoever asks."""

@@ -11,6 +11,7 @@
 | answering | with a cache, g tokens given and m generated: 2·N a token (the head only where one is generated), and     |
 |           | 4·a·(g² + (g+1) + … + (g+m−1)) for attention                                                              |
 
+With loss at every layer the head counts once a layer: an upper bound, for it reads the supervised tokens only.
 Attention over a whole sequence is counted in full, as by those who do not skip what the mask hides.
 """
 
@@ -39,9 +40,9 @@ class ModelSize:
     layers: int
     attention_width: int
 
-    def training_flops(self, tokens: float, squares: float) -> float:
-        """Of sequences with that many tokens in all, and that sum of squared lengths."""
-        weights = self.body + self.head
+    def training_flops(self, tokens: float, squares: float, *, every_layer: bool = False) -> float:
+        """Of sequences with that many tokens in all, and that sum of squared lengths; with the head at every layer."""
+        weights = self.body + self.head * (self.layers if every_layer else 1)
         a_token = 4 * weights + 6 * self.adapters if self.adapters else 6 * weights
         return a_token * tokens + 12 * self.layers * self.attention_width * squares
 

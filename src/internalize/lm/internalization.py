@@ -10,6 +10,7 @@ from internalize.lm.chains import TextFormat, word_tokenizer
 from internalize.lm.example import Example
 from internalize.lm.generation import Answers, generate_answers
 from internalize.lm.levels import resolve_levels
+from internalize.lm.loss import LayeredLoss
 from internalize.lm.models import Asking, model_config, save_model
 from internalize.lm.options import LevelSource, LmTrainOptions
 from internalize.lm.removal import TextStages, unit_of
@@ -94,6 +95,13 @@ class Internalization:
             "remove_unused_columns": False,
             "include_num_input_tokens_seen": "non_padding",
         }
+
+    def loss(self, model: Any) -> LayeredLoss | None:
+        """A Trainer's `compute_loss_func`: the loss at every layer, if the options ask for it; None is the model's own loss."""
+        weight = self.options.layer_weight
+        loss = LayeredLoss(model, weight) if weight else None
+        self.collator.every_layer = loss is not None
+        return loss
 
     def answers(self, model: Any, examples: Sequence[Example], stage: int | None = None) -> Answers:
         """What the model answers, by default with the whole chain hidden."""

@@ -121,6 +121,7 @@ def _train(
             train_dataset=work.positions,
             data_collator=work.collator,
             callbacks=[work.callback],
+            compute_loss_func=work.loss(model),
         )
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)

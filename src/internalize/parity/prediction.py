@@ -140,16 +140,21 @@ class Setting(StepOptions):
 
     def samples_for(self, failure: float) -> int | None:
         """The least B with at most this modelled failure probability; None if no B has it."""
-        wanted = math.log1p(-failure)
-        if self.log_success(_MANY) < wanted:
-            return None
-        if self.log_success(1) >= wanted:
-            return 1
-        low, high = 1.0, _MANY
-        while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if self.log_success(middle) >= wanted else (middle, high)
-        return math.ceil(high)
+        return _samples_for(self, failure)
+
+
+@cache  # a second or so, and every failed run of a setting asks for its advice
+def _samples_for(setting: Setting, failure: float) -> int | None:
+    wanted = math.log1p(-failure)
+    if setting.log_success(_MANY) < wanted:
+        return None
+    if setting.log_success(1) >= wanted:
+        return 1
+    low, high = 1.0, _MANY
+    while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if setting.log_success(middle) >= wanted else (middle, high)
+    return math.ceil(high)
 
 
 def unit_rate(gradient: StageGradient, rate: Rate) -> float:

@@ -1,0 +1,190 @@
+"""`internalize sweep`."""
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import tyro
+
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say
+from internalize.errors import InputError
+from internalize.grid import Kind, parse_grid
+
+if TYPE_CHECKING:
+    from internalize.sweep import Pool
+
+
+@dataclass(frozen=True)
+class _Cells:
+    grid: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[OPTION=VALUE,... ...]")]] = ()
+    """Options, each with its values: n=16,32 k=n/2 samples=0.5x,1x,2x. Options that are not named have their defaults."""
+    seeds: str = "0:10"
+    """0:50 is 0 … 49. Every setting is run with each."""
+    on: Literal["processes", "ray"] = "processes"
+    """Who computes: processes of this machine, or a Ray cluster (needs the extra `ray`)."""
+    address: str | None = None
+    """For --on ray: of the cluster. Default: a cluster of this machine alone, that ends with the sweep."""
+    jobs: int | None = None
+    """Cells (of train: sets of ten) at once, on one thread each. Default: as many as there are cores, or CPUs of the cluster."""
+    out: Path | None = None
+    """Folder of the store. Without it, a new one below runs/."""
+    resume: Flag[bool] = False
+    """Add to the store in --out what it has not, whatever grid it was made with; finished cells are not computed again."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+    kind: ClassVar[Kind]
+
+    def __call__(self) -> int:
+        """Compute what is missing, and count."""
+        seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
+        pool = self._pool()
+        grid = parse_grid(self.kind, self.grid)
+        if grid.left_out:
+            count = len(grid.left_out)
+            say(
+                f"{count} of {count + len(grid.settings)} combinations are not possible, and left out: {grid.left_out[0]}"
+            )
+
+        from internalize.progress import Progress
+        from internalize.sweep import sweep
+
+        out = self.out or default_out("sweep")
+        if self.out is None:
+            say(f"keeping the cells in {out}")
+        with Progress(f"sweep {self.kind}") as progress:
+            found = sweep(
+                grid.settings,
+                seeds,
+                out,
+                pool,
+                stop_at_failure=self._stops,
+                resume=self.resume,
+                report=progress.show,
+            )
+        found["left_out"] = len(grid.left_out) * len(seeds)
+        if self.json:
+            print_json(found)
+        else:
+            print_table([found], tuple(found))
+        if found["failed"]:
+            say(f"{found['failed']} cells were refused; `internalize sweep show {out} --by status reason` says why")
+        return 1 if found["failed"] else 0
+
+    @property
+    def _stops(self) -> bool:
+        return False
+
+    def _pool(self) -> "Pool":
+        from internalize.cluster import load_ray, run_on_ray
+        from internalize.workers import run_all
+
+        if self.jobs is not None and not 1 <= self.jobs <= 1024:
+            raise InputError(f"jobs={self.jobs} is outside 1 … 1024")
+        if self.on == "ray":
+            load_ray()  # before anything is made
+            return functools.partial(run_on_ray, address=self.address, at_once=self.jobs)
+        if self.address is not None:
+            raise InputError(f"address={self.address!r} is of a Ray cluster; add --on ray")
+        return functools.partial(run_all, processes=self.jobs or os.cpu_count() or 1, attempts=3)
+
+
+@dataclass(frozen=True)
+class SweepSolve(_Cells):
+    """Algorithm 1 at every setting of a grid with every seed.
+
+    For example:
+
+      $ internalize sweep solve n=16,32,64 k=n/2 samples=0.5x,0.7x,1x,1.4x,2x --seeds 0:50 --out runs/phase
+      $ internalize sweep solve K=4,8,16 grid=1,K --seeds 0:20 --stop-at-failure
+    """
+
+    stop_at_failure: Flag[bool] = False
+    """End a run with the first stage that is not recovered: quicker, where only success matters."""
+    kind: ClassVar[Kind] = "solve"
+
+    @property
+    def _stops(self) -> bool:
+        return self.stop_at_failure
+
+
+@dataclass(frozen=True)
+class SweepTrain(_Cells):
+    """AdamW through the stages of a curriculum at every setting of a grid with every seed; seeds are trained ten at a time.
+
+    For example:
+
+      $ internalize sweep train curriculum=log-icot,icot lr=0.1,0.03 --seeds 0:20 --out runs/rates
+      $ internalize sweep train n=16,32,64 k=2,4,8,16 curriculum=none,icot,log-icot steps=200
+    """
+
+    kind: ClassVar[Kind] = "train"
+
+
+@dataclass(frozen=True)
+class SweepShow:
+    """What a sweep found: the share of successes by some options, with 95 % intervals (Wilson's), and as a phase diagram.
+
+    A cell of solve succeeds if every layer is recovered, one of train if 99 % of the answers are right.
+
+    For example:
+
+      $ internalize sweep show runs/phase --by n samples
+      $ internalize sweep show runs/phase --by n samples --figure docs/figures
+    """
+
+    store: tyro.conf.Positional[Path]
+    """Folder of the store."""
+    by: tuple[str, ...] = ()
+    """Columns. Default: the options with several values."""
+    where: tuple[str, ...] = ()
+    """Only the cells with these values, each as name=value."""
+    figure: Path | None = None
+    """Also draw the phase diagram into this folder: the first of --by across, the second upwards, a panel for each value of a
+    third."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Read, count, draw."""
+        from internalize.sweep import keep_where, read_cells, success_rates, varied
+
+        cells = keep_where(read_cells(self.store), self.where)
+        by = self.by or tuple(varied(cells))
+        rows = success_rates(cells, by)
+        found: dict[str, object] = {"rows": rows}
+        if self.figure is not None:
+            from internalize.figures import save
+            from internalize.figures.phase import draw_phase, half_points
+
+            drawing = draw_phase(cells, by)
+            found |= {"half": half_points(cells, by), "figure": str(save(drawing.figure, self.figure, drawing.name))}
+            say(drawing.caption)
+        if self.json:
+            print_json(found)
+        else:
+            print_table(rows, (*by, "cells", "successes", "failed", "rate", "low", "high"))
+        return 0
+
+
+Which = (
+    Annotated[SweepSolve, tyro.conf.subcommand("solve")]
+    | Annotated[SweepTrain, tyro.conf.subcommand("train")]
+    | Annotated[SweepShow, tyro.conf.subcommand("show")]
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Thousands of runs: every setting of a grid with every seed, a row each in one store, on processes or a Ray cluster.
+
+    Finished cells are never computed again: a sweep that was stopped or killed goes on with --resume, and one with a
+    larger grid computes what is new in it. The store opens as Parquet: polars.read_parquet("OUT/cells/*.parquet").
+    """
+
+    command: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Which]]
+
+    def __call__(self) -> int:
+        """What the subcommand does."""
+        return self.command()

@@ -1,0 +1,54 @@
+"""The loss of a model that shall compute its steps early: at every layer, read by the model's own head.
+
+A hidden step is of use to a later one only if it is there some layers before the last. A model that writes its chain has no
+reason for that: each step may be ready in the last layer only, for it is read back in the first. Loss at every layer asks
+for each step as soon as it can be had, and in the directions in which the embedding writes it.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from internalize.errors import InputError
+from internalize.lm.removal import IGNORED
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_norm", "norm_f")
+"""What architectures call the norm between the last layer and the head."""
+
+
+class LayeredLoss:
+    """Cross-entropy of the next token, and so many times its mean over the layers below the last; for a Trainer's
+    ``compute_loss_func``. The model must be called with ``output_hidden_states=True``.
+    """
+
+    def __init__(self, model: Any, weight: float) -> None:
+        self.weight = weight
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # below LoRA
+        self.head: nn.Module = inner.get_output_embeddings()
+        self.norm = _last_norm(inner)
+
+    def __call__(self, outputs: Any, labels: "Tensor", num_items_in_batch: "Tensor | int | None" = None) -> "Tensor":
+        """The loss of a batch, or of a part of one with ``num_items_in_batch`` supervised tokens in all."""
+        from torch.nn.functional import cross_entropy
+
+        following = labels[:, 1:]
+        supervised = following != IGNORED
+        target = following[supervised]
+        below = outputs.hidden_states[1:-1]  # the first is the embedding, the last is what the logits are made of
+        loss = cross_entropy(outputs.logits[:, :-1][supervised].float(), target, reduction="sum")
+        for states in below:
+            logits = self.head(self.norm(states[:, :-1][supervised]))
+            loss = loss + self.weight / len(below) * cross_entropy(logits.float(), target, reduction="sum")
+        return loss / (target.numel() if num_items_in_batch is None else num_items_in_batch)
+
+
+def _last_norm(model: Any) -> "nn.Module":
+    """The norm that stands between a model's last layer and its head: the one of such a name that is least deep."""
+    found = [(name.count("."), module) for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in _NORMS]
+    if not found:
+        raise InputError(
+            f"layer_loss needs the norm before the head, and {type(model).__name__} has none by the names "
+            f"{', '.join(_NORMS)}; take --layer-loss 0"
+        )
+    return min(found, key=lambda each: each[0])[1]

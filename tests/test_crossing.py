@@ -1,0 +1,108 @@
+"""crossing.py and figures/phase.py: where success crosses one half, and the diagram that shows it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.collections import QuadMesh
+
+from internalize.crossing import half_crossing
+from internalize.errors import InputError
+from internalize.figures.phase import draw_phase, half_points
+from internalize.figures.save import svg_bytes
+from internalize.grid import parse_grid
+from internalize.parity.prediction import Setting
+from internalize.sweep import CellJob, cell_schema
+
+FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)
+
+
+def test_crossing_of_a_logistic_curve():
+    """Within its interval in about 95 of 100 draws, and at the truth with very many runs."""
+    rng, true = np.random.default_rng(0), 1000.0
+    samples = [true * factor for factor in FACTORS]
+    chances = [1 / (1 + factor**-4) for factor in FACTORS]
+    exact = half_crossing(samples, [round(1e7 * chance) for chance in chances], [10**7] * len(samples))
+    assert exact is not None
+    assert exact.at == pytest.approx(true, rel=2e-3)
+    assert exact.high / exact.low < 1.01
+    covered = 0
+    for _ in range(40):
+        found = half_crossing(samples, [int(rng.binomial(30, chance)) for chance in chances], [30] * len(samples))
+        assert found is not None
+        assert found.low < found.at < found.high
+        covered += found.low <= true <= found.high
+    assert covered >= 34
+
+
+def test_crossing_that_is_not_there():
+    assert half_crossing([10, 20], [0, 0], [5, 5]) is None
+    assert half_crossing([10, 20], [5, 5], [5, 5]) is None
+    assert half_crossing([10], [2], [5]) is None
+    assert half_crossing([10, 20], [5, 4], [5, 5]) is None  # falling: above one half all over
+    step = half_crossing([10, 20, 40, 80], [0, 0, 9, 9], [9] * 4)
+    assert step is not None
+    assert 20 < step.at < 40
+    assert (10 < step.low < 21, 38 < step.high < 80) == (True, True)
+
+
+def cells(words: list[str], seeds: int, chance: Any) -> pl.DataFrame:
+    """Pretended cells, of which the given share succeeds."""
+    rows: list[dict[str, Any]] = []
+    for setting in parse_grid("solve", words).settings:
+        own = CellJob(setting, tuple(range(seeds))).rows()
+        won = round(seeds * chance(setting))
+        rows += [{**row, "status": "done", "exact_recovery": number < won} for number, row in enumerate(own)]
+    dtypes = {bool: pl.Boolean, int: pl.Int64, float: pl.Float64, str: pl.String}
+    schema = {name: dtypes[kind] for name, kind in cell_schema("solve").items()}
+    whole = [{name: row.get(name) for name in schema} for row in rows]
+    return pl.DataFrame(whole, schema=schema).with_columns(pl.col("exact_recovery").alias("success"))
+
+
+def as_predicted(setting: Any) -> float:
+    return math.exp(Setting(setting.n, setting.k).log_success(setting.samples))
+
+
+def test_phase_diagram_of_what_is_predicted():
+    """Shares that are exactly as predicted: the measured points lie on the line but for the fit's own error."""
+    words = ["n=8,16", "k=n/2", f"samples={','.join(f'{factor}x' for factor in FACTORS)}"]
+    found = cells(words, 1000, as_predicted)
+    drawing = draw_phase(found, ["n", "samples"])
+    points = half_points(found, ["n", "samples"])
+    assert [point["n"] for point in points] == [8, 16]
+    for point in points:
+        assert point["predicted"] == Setting(point["n"], point["n"] // 2).samples_for(0.5)
+        assert abs(point["deviation"]) < 0.02
+        assert point["low"] < point["measured"] < point["high"]
+        assert f"n = {point['n']}: {point['deviation']:+.1%}" in drawing.caption
+    axes = drawing.figure.axes[0]
+    meshes = [mesh for mesh in axes.collections if isinstance(mesh, QuadMesh)]
+    shares = [np.asarray(mesh.get_array()).ravel() for mesh in meshes]
+    np.testing.assert_allclose(
+        np.concatenate(shares),
+        [round(1000 * as_predicted(s)) / 1000 for s in parse_grid("solve", words).settings],
+    )
+    (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
+    assert np.asarray(line.get_ydata()).tolist() == [point["predicted"] for point in points]
+    assert svg_bytes(drawing.figure) == svg_bytes(draw_phase(found, ["n", "samples"]).figure)
+
+
+def test_other_diagrams():
+    """Over words and in panels, without a line; and what one figure cannot show."""
+    found = cells(["n=16", "k=8", "K=8,16", "grid=1,K", "curriculum=log-icot,icot"], 4, lambda setting: 0.5)
+    drawing = draw_phase(found, ["K", "grid", "curriculum"])
+    panels = drawing.figure.axes[:2]
+    assert [axes.get_title() for axes in panels] == ["curriculum = icot", "curriculum = log-icot"]
+    assert [tick.get_text() for tick in panels[0].get_yticklabels()] == ["1", "K"]
+    assert half_points(found, ["K", "grid", "curriculum"]) == []
+    with pytest.raises(InputError, match="cells with the same K, grid differ in curriculum"):
+        draw_phase(found, ["K", "grid"])
+    with pytest.raises(InputError, match="an option across, one upwards"):
+        draw_phase(found, ["K"])
+    with pytest.raises(InputError, match="no cells"):
+        draw_phase(found.clear(), ["K", "grid"])
+    causal = cells(["n=8", "k=4", "samples=50,200", "mask=causal"], 4, lambda setting: setting.samples / 200)
+    (point,) = half_points(causal, ["n", "samples"])
+    assert (point["predicted"], point["deviation"]) == (None, None)

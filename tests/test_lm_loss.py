@@ -1,0 +1,123 @@
+"""loss.py: cross-entropy at every layer, read by the model's own head."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from internalize.errors import InputError
+from internalize.lm.loss import LayeredLoss
+from internalize.lm.options import LmTrainOptions
+from internalize.lm.removal import IGNORED
+
+SIZES: dict[str, Any] = {
+    "gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2},
+    "llama": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2},
+    "gpt_neox": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2},
+    "opt": {
+        "num_hidden_layers": 3,
+        "hidden_size": 16,
+        "ffn_dim": 32,
+        "num_attention_heads": 2,
+        "word_embed_proj_dim": 16,
+    },
+}
+
+
+def made(kind: str) -> Any:
+    torch.manual_seed(0)
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = AutoConfig.for_model(kind, vocab_size=11, max_position_embeddings=32, **ids, **SIZES[kind])
+    config.loss_type = "ForCausalLM"
+    return AutoModelForCausalLM.from_config(config).eval()  # no dropout
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, 11, (4, 9), generator=generator)
+    labels = tokens.where(torch.rand(4, 9, generator=generator) < 0.5, torch.tensor(IGNORED))
+    return {"input_ids": tokens, "labels": labels}
+
+
+def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_without_weight_it_is_the_models_own(kind: str, batch: dict[str, torch.Tensor]):
+    model = made(kind)
+    outputs = model(**batch, output_hidden_states=True)
+    ours = LayeredLoss(model, 0.0)(outputs, batch["labels"])
+    assert ours.item() == pytest.approx(outputs.loss.item(), rel=1e-6)
+    for mine, theirs in zip(gradients(model, ours), gradients(model, model(**batch).loss), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_the_norm_is_the_one_before_the_head(kind: str, batch: dict[str, torch.Tensor]):
+    model = made(kind)
+    loss, seen = LayeredLoss(model, 1.0), []
+    handle = loss.norm.register_forward_hook(lambda module, given, result: seen.append(result))
+    outputs = model(input_ids=batch["input_ids"], output_hidden_states=True)
+    handle.remove()
+    assert len(seen) == 1
+    torch.testing.assert_close(loss.head(seen[0]), outputs.logits)
+
+
+def test_layers_below_count_by_their_weight(batch: dict[str, torch.Tensor]):
+    model = made("gpt2")
+    outputs = model(**batch, output_hidden_states=True)
+    following = batch["labels"][:, 1:].flatten()
+
+    def read(states: torch.Tensor) -> float:
+        logits = model.lm_head(model.transformer.ln_f(states))[:, :-1].flatten(0, 1)
+        return cross_entropy(logits, following, ignore_index=IGNORED).item()
+
+    assert len(outputs.hidden_states) == 4
+    below = [read(states) for states in outputs.hidden_states[1:3]]
+    expected = outputs.loss.item() + 0.6 * sum(below) / 2
+    assert LayeredLoss(model, 0.6)(outputs, batch["labels"]).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_parts_add_up_to_the_batch(batch: dict[str, torch.Tensor]):
+    model = made("gpt2")
+    loss = LayeredLoss(model, 1.0)
+
+    def of(rows: slice, count: int | None) -> float:
+        part = model(input_ids=batch["input_ids"][rows], output_hidden_states=True)
+        return loss(part, batch["labels"][rows], count).item()
+
+    count = int((batch["labels"][:, 1:] != IGNORED).sum())
+    assert of(slice(0, 1), count) + of(slice(1, 4), count) == pytest.approx(of(slice(0, 4), None), rel=1e-5)
+
+
+def test_a_model_without_such_a_norm():
+    class Bare(nn.Module):
+        def get_output_embeddings(self) -> nn.Module:
+            return nn.Linear(2, 2)
+
+    with pytest.raises(InputError, match="Bare has none by the names ln_f, .*take --layer-loss 0"):
+        LayeredLoss(Bare(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 1.0),
+        ({"model": "a/config.json"}, 1.0),
+        ({"model": "folder"}, 0.0),
+        ({"model": "folder", "layer_loss": 0.3}, 0.3),
+    ],
+)
+def test_default_depends_on_who_made_the_weights(given: dict[str, Any], expected: float):
+    assert LmTrainOptions(**given).layer_weight == expected
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_bad_weight(value: float):
+    with pytest.raises(InputError, match="layer_loss="):
+        LmTrainOptions(layer_loss=value)

@@ -1,0 +1,69 @@
+"""cluster.py: a sweep on a Ray cluster of two nodes, with the rows of local processes; skipped where Ray is not installed."""
+
+import functools
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from internalize import cli, cluster
+from internalize.errors import InputError
+from internalize.grid import Kind, parse_grid
+from internalize.interrupt import Interrupted
+from internalize.sweep import read_cells, sweep
+from tests.test_sweep import GRID, TRAINED, rows, run
+
+
+@pytest.fixture(scope="module")
+def address() -> Any:
+    """Two nodes on this machine, one CPU each."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        pytest.importorskip("ray")
+        from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        nodes.add_node(num_cpus=1)
+    yield nodes.address
+    nodes.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "grid"),
+    [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)],
+)
+def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, grid: list[str]):
+    on_ray = functools.partial(cluster.run_on_ray, address=address)
+    here = run(tmp_path / "here", grid, range(4), kind)
+    there = run(tmp_path / "there", grid, range(4), kind, pool=on_ray)
+    assert (here["done"], here["failed"]) == (there["done"], there["failed"])
+    assert rows(tmp_path / "here") == rows(tmp_path / "there")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_interrupted_and_resumed(tmp_path: Path, address: str):
+    def interrupt(done: float, total: float, text: str) -> None:
+        if done == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    on_ray = functools.partial(cluster.run_on_ray, address=address, at_once=1)
+    with pytest.raises(Interrupted, match="--resume goes on"):
+        run(tmp_path, GRID, range(3), pool=on_ray, report=interrupt)
+    assert 3 <= read_cells(tmp_path).height < 12
+    assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12
+
+
+def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'internalize\[ray\]'"):
+        cluster.load_ray()
+    assert cli.main(["sweep", "solve", *GRID, "--on", "ray", "--out", str(tmp_path / "new")]) == 2
+    assert "needs Ray, which is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
