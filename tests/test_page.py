@@ -74,7 +74,7 @@ class Visit:
 def visit(folder: Path) -> Iterator[Visit]:
     with playwright.sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1600, "height": 1000}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1600, "height": 1000}, color_scheme="light", has_touch=True)
         opened = Visit(page)
         page.on("console", lambda message: opened.errors.append(message.text) if message.type != "log" else None)
         page.on("pageerror", lambda error: opened.errors.append(str(error)))
@@ -96,11 +96,30 @@ def test_opens_from_disk_without_a_word(visit: Visit, folder: Path):
     )
 
 
+def test_nothing_shifts(visit: Visit):
+    shifts = visit.page.evaluate(
+        """new Promise(done => new PerformanceObserver(
+            list => done(list.getEntries().map(entry => entry.value))).observe({type: "layout-shift", buffered: true})
+            || setTimeout(() => done([]), 300))"""
+    )
+    assert sum(shifts) < 0.01
+
+
 def test_links_are_files_and_places(visit: Visit, folder: Path):
     links = visit.page.evaluate("[...document.querySelectorAll('a')].map(link => link.getAttribute('href'))")
     for link in links:
         assert visit.count(link) == 1 if link.startswith("#") else (folder / link).is_file()
-    for name in ("signal", "success", "law", "curricula", "latency", "ablations", "gates", "language-models"):
+    for name in (
+        "signal",
+        "success",
+        "law",
+        "phase-n-samples",
+        "curricula",
+        "latency",
+        "ablations",
+        "gates",
+        "language-models",
+    ):
         assert {f"figures/{name}.svg", f"figures/{name}.pdf"} <= set(links)
     assert {"tables/certificates.csv", "tables/curricula-n30-k16.csv", "tables/success.csv"} <= set(links)
 
@@ -138,7 +157,7 @@ def test_a_node_shows_its_children(visit: Visit):
     visit.page.wait_for_timeout(60)
     assert visit.text("#explorer-training [data-part=node-title]").startswith("Node 8")
     assert visit.count("#explorer-training .bit.child") == 2
-    visit.page.locator("#explorer-training .node[data-node='1']").dispatch_event("click")  # as a touch ends
+    visit.page.tap("#explorer-training .node[data-node='1']")
     visit.page.wait_for_timeout(60)
     assert visit.text("#explorer-training [data-part=node-title]").startswith("Node 9")
 

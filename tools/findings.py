@@ -1,7 +1,8 @@
 """The tables of docs/findings.md and of the README's summary of it, from the stored rows of `internalize compare`:
 `python tools/findings.py` writes them in.
 
-With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json.
+With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
+`--store-phase FOLDER` the cells of a sweep into phase.parquet beside it, for the page of `internalize paper`.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 from internalize import columns
 from internalize.columns import Columns, Table
 from internalize.results import FOLDER
+from internalize.sweep import read_cells
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = FOLDER / "compare.json"
@@ -31,6 +33,12 @@ def store(folders: Iterable[Path]) -> None:
     rows.sort(key=lambda row: (row["of"], row["n"]))
     text = ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
     STORED.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
+
+
+def store_phase(folder: Path) -> None:
+    """Keep what a phase diagram needs of a sweep's cells."""
+    cells = read_cells(folder).drop("cell", "accuracy", "l2_error", "max_error", "seconds")
+    cells.sort("n", "samples", "seed").write_parquet(FOLDER / "phase.parquet", compression="zstd", compression_level=19)
 
 
 def _tried(row: Row) -> Row:
@@ -84,6 +92,8 @@ def main() -> None:
     """Store, then fill."""
     if sys.argv[1:2] == ["--store"]:
         store(Path(folder) for folder in sys.argv[2:])
+    if sys.argv[1:2] == ["--store-phase"]:
+        store_phase(Path(sys.argv[2]))
     rows = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")

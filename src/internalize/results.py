@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
+
 from internalize import columns
 from internalize.columns import Table
 from internalize.errors import InputError
@@ -20,9 +22,10 @@ from internalize.figures.gate_rows import draw_gate_rows
 from internalize.figures.language import draw_language
 from internalize.figures.latency import draw_latency
 from internalize.figures.law import draw_law
+from internalize.figures.phase import draw_phase
 from internalize.files import read_json
 from internalize.rows import ROWS
-from internalize.runs import find_runs
+from internalize.sweep import read_cells
 
 FOLDER: Final = Path(__file__).parent / "results"
 """Of the stored results."""
@@ -52,6 +55,10 @@ class Stored:
     date: str
     """On which it was run."""
     show: Callable[[Json], Shown]
+    read: Callable[[Path], Json] = read_json
+    """The file, or what the command makes."""
+    makes: str = ROWS
+    """What the command leaves in its ``--out``."""
 
     @property
     def arguments(self) -> list[str] | None:
@@ -77,9 +84,9 @@ def parts(full: Path | None = None) -> list[Part]:
 
 
 def _part(stored: Stored, full: Path | None) -> Part | None:
-    made = None if full is None else full / stored.name / ROWS
-    if made is not None and made.is_file():
-        days = sorted(str(run.env.get("started", ""))[:10] for run in find_runs(made.parent))
+    made = None if full is None else full / stored.name / stored.makes
+    if made is not None and made.exists():
+        days = sorted(str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json"))
         return Part(stored, days[-1] if days else "", True, _shown(stored, made))
     path = FOLDER / stored.file
     return Part(stored, stored.date, False, _shown(stored, path)) if path.is_file() else None
@@ -87,7 +94,7 @@ def _part(stored: Stored, full: Path | None) -> Part | None:
 
 def _shown(stored: Stored, path: Path) -> Shown:
     try:
-        return stored.show(read_json(path))
+        return stored.show(stored.read(path))
     except (KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
 
@@ -98,6 +105,15 @@ def _rows_of(found: Json, of: str) -> list[Json]:
 
 def _law(found: Json) -> Shown:
     return Shown(drawings=[draw_law(found["law"])])
+
+
+def _read_cells(path: Path) -> Json:
+    """The cells of a sweep, stored in one file or in the folder that it made."""
+    return {"cells": pl.read_parquet(path) if path.suffix == ".parquet" else read_cells(path.parent)}
+
+
+def _phase(found: Json) -> Shown:
+    return Shown(drawings=[draw_phase(found["cells"], ("n", "samples"))])
 
 
 def _curricula(found: Json) -> Shown:
@@ -156,6 +172,18 @@ STORED: Final = (
         "python benchmarks/prediction_table.py",
         "2026-11-15",
         _law,
+    ),
+    Stored(
+        "phase",
+        "Where Algorithm 1 succeeds",
+        "The share of successes over n and the number of samples: it goes from none to all around the predicted line.",
+        "phase.parquet",
+        "internalize sweep solve n=16,32,64,128,256 k=n/2 samples=0.5x,0.63x,0.79x,1x,1.26x,1.59x,2x --seeds 0:100 "
+        "--stop-at-failure",
+        "2026-11-16",
+        _phase,
+        _read_cells,
+        "sweep.json",
     ),
     Stored(
         "curricula",
