@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -51,18 +50,11 @@ def main(report: Path) -> None:
     with sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
-        def opened(width: int, height: int, scheme: Literal["light", "dark"]) -> Page:
-            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-            page.goto((report / "index.html").resolve().as_uri())
-            page.wait_for_selector("#explorer-solving .js-plotly-plot")
-            page.wait_for_timeout(500)
-            return page
-
-        wide = opened(1240, 900, "light")
-        picture(at(wide, "training", 44, 8), "page-training")  # just after the switch to stage 3: level 2 is computed
-        picture(at(wide, "solving", 1, 0), "page-solving")
-        picture(opened(900, 1100, "light").screenshot(), "page-top")
-        picture(at(opened(1240, 900, "dark"), "training", 44, 8), "page-dark")
+        page = browser.new_page(viewport={"width": 1240, "height": 900}, color_scheme="light")
+        page.goto((report / "index.html").resolve().as_uri())
+        page.wait_for_selector("#explorer-solving .js-plotly-plot")
+        picture(at(page, "training", 44, 8), "page-training")  # 50 steps into stage 3: all is computed but the root
+        picture(at(page, "solving", 1, 0), "page-solving")  # stage 1, the step before rounding
         browser.close()
 
 

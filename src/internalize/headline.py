@@ -52,7 +52,7 @@ def tiles(
 def algorithm_tile(results: Sequence[Json]) -> Tile:
     """Seeds on which Algorithm 1 recovers everything."""
     recovered = sum(bool(result["exact_recovery"]) for result in results)
-    samples = f"{results[0]['samples_per_stage']:,}".replace(",", " ")
+    samples = f"{results[0]['samples_per_stage']:,}".replace(",", "\u00a0")
     text = f"seeds on which Algorithm 1 recovers every layer exactly, one step a stage on {samples} samples"
     return Tile(f"{recovered} of {len(results)}", text, recovered == len(results))
 
