@@ -1,7 +1,10 @@
 """Stored results: shown with their command and date, replaced by what `paper --full` made."""
 
 import json
+import os
+import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from internalize import full, results
 from internalize.cli import _parse
 from internalize.errors import InputError
+from internalize.interrupt import Interrupted
 from internalize.results import FOLDER, STORED, parts
 
 
@@ -57,3 +61,17 @@ def test_full_runs_every_command_of_ours(tmp_path: Path, monkeypatch):
 
 def test_full_waits_for_what_it_runs():
     assert full._run([sys.executable, "-c", "import sys; sys.exit(3)"]) == 3
+
+
+def test_full_stops_what_it_runs_and_waits_for_it(tmp_path: Path):
+    saved = tmp_path / "saved"
+    script = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(saved)!r}, 'w').close(), sys.exit(130)))\n"
+        "time.sleep(60)"
+    )
+    asked = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    asked.start()
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        full._run([sys.executable, "-c", script])
+    assert saved.exists()

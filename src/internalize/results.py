@@ -5,6 +5,7 @@ how they are shown. To add one, store its file in ``results/`` and add its line.
 """
 
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,8 +87,9 @@ def parts(full: Path | None = None) -> list[Part]:
 def _part(stored: Stored, full: Path | None) -> Part | None:
     made = None if full is None else full / stored.name / stored.makes
     if made is not None and made.exists():
-        days = sorted(str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json"))
-        return Part(stored, days[-1] if days else "", True, _shown(stored, made))
+        days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
+        written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
+        return Part(stored, max(days, default=written), True, _shown(stored, made))
     path = FOLDER / stored.file
     return Part(stored, stored.date, False, _shown(stored, path)) if path.is_file() else None
 
