@@ -1,14 +1,15 @@
-"""Draw the law of B*(n) from docs/finite-n.json into docs/figures: python benchmarks/law_figure.py."""
+"""Draw the law of B*(n) from its stored points into docs/figures: python benchmarks/law_figure.py."""
 
 from pathlib import Path
 
 from internalize.figures import save
 from internalize.figures.law import draw_law
 from internalize.files import read_json
+from internalize.results import FOLDER
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 if __name__ == "__main__":
-    drawing = draw_law(read_json(DOCS / "finite-n.json")["law"])
+    drawing = draw_law(read_json(FOLDER / "finite-n.json")["law"])
     print(save(drawing.figure, DOCS / "figures", drawing.name))
     print(drawing.caption)

@@ -1,6 +1,6 @@
 """Algorithm 1 at finite n, predicted against measured: success rates, the law of B*(n), tolerated oracle errors.
 
-    nice -n 19 python benchmarks/prediction_table.py --out docs/finite-n.json > finite-n-tables.md
+    nice -n 19 python benchmarks/prediction_table.py --out src/internalize/results/finite-n.json > finite-n-tables.md
 
 Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the seeds stated. With
 --parts law,oracle only those tables are made; --quick is a minute's check of the script itself.

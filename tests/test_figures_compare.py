@@ -1,4 +1,4 @@
-"""The figures of `compare`: latency against k, and learned gates beside the prescribed ones."""
+"""The figures beyond the paper's: curricula, latency, ablations, learned gates, language models, Algorithm 1 at finite n."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +9,20 @@ import pytest
 from matplotlib.collections import QuadMesh
 
 from internalize.errors import InputError
+from internalize.figures.ablations import draw_ablations, input_states
+from internalize.figures.curricula import draw_curricula
+from internalize.figures.gate_rows import FLOOR, draw_gate_rows
 from internalize.figures.gates import draw_gates, learned_gates
+from internalize.figures.language import draw_language
 from internalize.figures.latency import draw_latency
 from internalize.figures.save import svg_bytes
+from internalize.figures.signal import draw_signal
+from internalize.figures.success import draw_success
+from internalize.files import read_json
 from internalize.parity.gates import paper_gates
+from internalize.parity.prediction import Setting
 from internalize.parity.tree import Levels
+from internalize.results import FOLDER
 from internalize.runs import Run
 from tests.tiny import OPTIONS, rewrite_metrics, tiny_runs
 
@@ -78,3 +87,70 @@ def test_gates_that_are_not_learned(tmp_path: Path, runs: list[Run]):
             draw_gates(runs)
     finally:
         rewrite_metrics(runs[1], kept)
+
+
+def stored(of: str) -> list[dict[str, Any]]:
+    return [row for row in read_json(FOLDER / "compare.json")["rows"] if row["of"] == of]
+
+
+def test_costs_of_curricula():
+    rows = stored("curricula")
+    drawing = draw_curricula(rows)
+    small, large = drawing.figure.axes
+    assert (small.get_title(), large.get_title()) == ("n = 30, k = 16", "n = 128, k = 64")
+    marks = {float(np.asarray(line.get_xdata())[0]) for line in small.lines if len(np.asarray(line.get_xdata())) == 1}
+    assert marks >= {row["samples_to_99"] for row in rows if row["n"] == 30 and row["samples_to_99"]}
+    crosses = [line for line in small.lines if line.get_marker() == "x"]
+    assert len(crosses) == 2  # without a chain, under either optimizer
+    assert "log-icot under adamw at n = 30 52500" in drawing.alt
+
+
+def test_ablations_and_the_collapse():
+    drawing = draw_ablations(stored("ablations"))
+    assert "gates=ones (adamw)" in drawing.alt
+    assert "mask=causal (adamw)" not in drawing.alt
+    levels = Levels(30, 16)
+    kept, lost = input_states(levels, "paper"), input_states(levels, "ones")
+    assert kept.spread == pytest.approx([1] * 5, abs=0.01)
+    assert kept.left == pytest.approx([1] * 5, abs=0.01)
+    assert lost.spread[1] < 0.5
+    assert abs(lost.left[1]) < 0.02  # an update sees the positions before, never the bit itself
+
+
+def test_gates_in_rows():
+    rows = stored("gates")
+    drawing = draw_gate_rows(rows)
+    (axes,) = drawing.figure.axes
+    inputs = next(line for line in axes.lines if line.get_label() == "input bits, to be kept")
+    assert list(np.asarray(inputs.get_xdata())) == [max(row["gate_distance"]["inputs"], FLOOR) for row in rows]
+    assert "7 of 11 variants are solved on every seed" in drawing.alt
+
+
+def test_language_models():
+    rows = read_json(FOLDER / "lm-parity.json")["rows"]
+    (axes,) = draw_language(rows).figure.axes
+    assert sorted(bar.get_extents().width for bar in axes.patches) == pytest.approx(
+        [axes.transData.transform((x, 0))[0] - axes.transData.transform((0, 0))[0] for x in (330, 400, 477, 533)]
+    )
+
+
+def test_signal_is_the_population_s():
+    drawing = draw_signal()
+    assert "0.803, 0.842, 0.828, 0.841" in drawing.caption
+    left, _ = drawing.figure.axes
+    first = next(line for line in left.lines if line.get_label() == "stage 1")
+    signal = np.interp([128, 1024], np.asarray(first.get_xdata()), np.asarray(first.get_ydata()))
+    assert signal == pytest.approx([0.948, 0.993], abs=5e-4)
+
+
+def test_success_on_its_line():
+    points = [
+        {"samples": samples, "seeds": 20, "successes": won} for samples, won in ((905, 0), (1810, 10), (3620, 20))
+    ]
+    drawing = draw_success(points, Setting(30, 16))
+    (axes,) = drawing.figure.axes
+    assert "passes through 3 of 3 intervals" in drawing.caption
+    line = axes.lines[0]
+    middle = np.interp(1810, np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
+    assert middle == pytest.approx(0.5, abs=0.01)
+    assert "50% at B = 1810" in drawing.alt

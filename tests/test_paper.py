@@ -1,5 +1,6 @@
 """paper.py: trains what is missing, reuses what is finished, rebuilds what is damaged, survives being stopped."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,18 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from internalize import InputError, cli, paper
-from internalize.options import TrainOptions
-from internalize.paper import EXPERIMENTS, PAPER, Experiment, reproduce
+from internalize import InputError, cli, paper, report
+from internalize.figures.mask import draw_mask
+from internalize.options import SolveOptions, TrainOptions
+from internalize.paper import ALGORITHM, EXPERIMENTS, PAPER, Algorithm, Experiment, reproduce
+from internalize.parity import certificates
 from internalize.runs import Run, find_runs
 
 OPTIONS = TrainOptions(n=8, k=4, steps=20, eval_every=5, eval_samples=100)
-EXPERIMENT = Experiment("tiny", OPTIONS, 2)
+EXPERIMENT = Experiment("tiny", OPTIONS, 2, explored=1)
+TINY = Algorithm(SolveOptions(n=8, k=4), 1, 2, (0.5, 2.0))
+
+
+@pytest.fixture(autouse=True)
+def little(monkeypatch):
+    """Two statements, one drawing of the paper's, and no stored results: what is drawn is tested elsewhere."""
+    whole = certificates.certify
+    monkeypatch.setattr(certificates, "certify", lambda world: whole(world, ["mask", "gating"]))
+    monkeypatch.setattr(report, "paper_drawings", lambda runs: [draw_mask()])
+    monkeypatch.setattr(report, "parts", lambda full: [])
 
 
 def quick(out: Path, said: list[str] | None = None) -> dict:
     lines: list[str] = [] if said is None else said
-    return reproduce(out, [EXPERIMENT], paper=OPTIONS, processes=1, say=lines.append)
+    return reproduce(out, [EXPERIMENT], paper=OPTIONS, algorithm=TINY, processes=1, say=lines.append)
 
 
 def test_reuse_and_rebuild(tmp_path: Path):
@@ -29,7 +42,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
     assert {Path(name).suffix for name in result["figures"]} == {".svg", ".pdf"}
     page = (out / "index.html").read_bytes()
     runs = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)}
-    assert len(runs) == 2
+    assert len(runs) == 2 + 1 + 1 + 2  # trained, solved, success, certificates
 
     said: list[str] = []
     quick(out, said)
@@ -44,7 +57,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
     quick(out, said)
     (line,) = said
     assert str(weights) in line
-    assert line.endswith("training it again with the 1 that were trained together with it")
+    assert line.endswith("making it again with the 1 that were trained together with it")
     assert weights.read_bytes() == whole  # to the same bits, because together with the same others
     assert Run(first).result["accuracy"] == 1.0
 
@@ -56,6 +69,9 @@ def test_reuse_and_rebuild(tmp_path: Path):
     assert "its steps is 21, not 20" in said[0]
     assert Run(second).config["steps"] == 20
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "write_report", lambda out, material, paper: out / "index.html")
+        check_parts_that_are_rebuilt(out)
     (second / "config.json").write_text("{}")
     (second / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match="holds 'thesis.tex', which is not ours"):
@@ -65,12 +81,42 @@ def test_reuse_and_rebuild(tmp_path: Path):
         quick(out)
 
 
+def check_parts_that_are_rebuilt(out: Path) -> None:
+    """Of every kind of run: one that is missing or damaged is named in one line, made again, and nothing else is."""
+    folder = out / "runs"
+    whole = {path: path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+    for damaged in (
+        folder / "algorithm-1" / "seed-0" / "weights.safetensors",
+        folder / "algorithm-1" / "seed-0" / "snapshots" / "step-00000002.safetensors",
+        folder / "tiny" / "seed-0" / "snapshots" / "step-00000005.safetensors",
+        folder / "success" / "result.json",
+        folder / "certificates" / "tiny" / "seed-0" / "result.json",
+    ):
+        damaged.write_bytes(damaged.read_bytes()[:-9])
+        said: list[str] = []
+        quick(out, said)
+        (line,) = said
+        assert str(damaged) in line
+        assert "making it again" in line
+    for missing in (folder / "algorithm-1" / "seed-0", folder / "tiny" / "seed-1", folder / "success"):
+        shutil.rmtree(missing)
+        said = []
+        quick(out, said)
+        (line,) = said
+        assert line.startswith(f"{missing} is missing; making it again")
+    assert {path: path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))} == whole
+    said = []
+    quick(out, said)
+    assert said == []
+
+
 def test_what_the_paper_command_trains():
     """20 seeds of the paper's experiment at the appendix's settings; what must show beside it is there too."""
     assert PAPER in EXPERIMENTS
     assert PAPER.options == TrainOptions(n=30, k=16, lr=0.1, batch=500, steps=500, eval_every=25, eval_samples=2000)
     assert PAPER.seeds == 20
     trained = {(e.options.n, e.options.k, e.options.lr, e.seeds) for e in EXPERIMENTS}
+    assert (ALGORITHM.options, ALGORITHM.seeds) == (SolveOptions(n=30, k=16), 20)
     assert trained >= {(30, 2, 0.1, 20), (30, 4, 0.1, 20), (30, 8, 0.1, 20), (64, 32, 0.1, 5), (128, 64, 0.1, 3)}
 
 
@@ -78,11 +124,12 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from internalize import cli, paper
-from internalize.options import TrainOptions
+from internalize.options import SolveOptions, TrainOptions
 
 if __name__ == "__main__":
     options = TrainOptions(n=12, k=4, steps=int(sys.argv[2]), eval_every=5, eval_samples=100)
-    paper.reproduce.__kwdefaults__.update(paper=options)
+    algorithm = paper.Algorithm(SolveOptions(n=8, k=4), 1, 2)
+    paper.reproduce.__kwdefaults__.update(paper=options, algorithm=algorithm)
     processes = int(sys.argv[3])  # two seeds together in this process, or one in each of two
     paper.reproduce.__defaults__ = ([paper.Experiment(f"{n}", options, 2 // processes) for n in range(processes)],)
     sys.exit(cli.main(["paper", "--out", sys.argv[1], "--processes", sys.argv[3]]))

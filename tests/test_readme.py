@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from internalize.results import FOLDER
+
 README = Path(__file__).parents[1] / "README.md"
 PAGES = (README, README.parent / "docs" / "speed.md")
 BLOCKS = [
@@ -26,7 +28,7 @@ def test_there_is_an_example():
 
 def test_table_is_what_the_paper_command_printed():
     """Every row of the README's table of sizes against the stored table of `internalize paper`."""
-    with (README.parent / "docs" / "results" / "paper-sizes.csv").open(encoding="utf-8") as file:
+    with (FOLDER / "paper-sizes.csv").open(encoding="utf-8") as file:
         measured = {(row["n"], row["k"], row["lr"]): row for row in csv.DictReader(file)}
     seen = 0
     for row in cells(README, "| n | k | learning rate | seeds | solved |"):
@@ -41,9 +43,8 @@ def test_table_is_what_the_paper_command_printed():
 
 def test_tables_of_language_models_are_what_was_measured():
     """README and docs against the stored rows of `internalize lm compare`, and of benchmarks/lm_generation.py."""
-    results = README.parent / "docs" / "results"
-    rows = {row["method"]: row for row in json.loads((results / "lm-parity.json").read_text())["rows"]}
-    ratios = json.loads((results / "lm-generation.json").read_text())["rows"]
+    rows = {row["method"]: row for row in json.loads((FOLDER / "lm-parity.json").read_text())["rows"]}
+    ratios = json.loads((FOLDER / "lm-generation.json").read_text())["rows"]
     for page in (README, README.parent / "docs" / "language-models.md"):
         table = cells(page, "| method | seeds | solved |")
         assert [row[0] for row in table] == list(rows)

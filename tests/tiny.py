@@ -2,9 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from internalize import report
 from internalize.options import TrainOptions
 from internalize.parity.train import train
 from internalize.runs import Run
@@ -16,8 +20,17 @@ SEEDS = (0, 1, 2)
 def tiny_runs(folder: Path, options: TrainOptions = OPTIONS, seeds: tuple[int, ...] = SEEDS) -> list[Run]:
     """Train one run a seed below the folder."""
     runs = [Run(folder / f"seed-{seed}") for seed in seeds]
-    train(options, seeds, runs)
+    train(options, seeds, runs, snapshots=seeds[:1])
     return runs
+
+
+def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True, **more: Any) -> Path:
+    """The page of these runs alone, without stored results, and perhaps without figures: they take seconds to draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "parts", lambda full: [])
+        if not figures:
+            patch.setattr(report, "paper_drawings", lambda runs: [])
+        return report.write_report(folder, report.Material(runs), paper=OPTIONS, **more)
 
 
 def copies(runs: list[Run], folder: Path) -> list[Run]:

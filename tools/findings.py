@@ -1,20 +1,24 @@
 """The tables of docs/findings.md and docs/speed.md, and of the README's summaries of both, from the stored results of
 `internalize compare` and `internalize bench`: `python tools/findings.py` writes them in.
 
-With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into docs/results/compare.json; with
-`--bench FOLDER`, the results and profiles of that bench into docs/results/bench.json.
+With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
+`--bench FOLDER`, the results and profiles of that bench into bench.json beside it.
 """
 
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from internalize import columns
+from internalize.columns import Columns, Table
+from internalize.results import FOLDER
+
 DOCS = Path(__file__).parents[1] / "docs"
-STORED = DOCS / "results" / "compare.json"
-BENCH = DOCS / "results" / "bench.json"
+STORED = FOLDER / "compare.json"
+BENCH = FOLDER / "bench.json"
 PAGES = (DOCS / "findings.md", DOCS / "speed.md", DOCS.parent / "README.md")
 Row = dict[str, Any]
 
@@ -55,138 +59,61 @@ def _rounded(value: Any) -> Any:
     return [_rounded(own) for own in value] if isinstance(value, list) else value
 
 
-def table(columns: dict[str, Callable[[Row], str]], rows: list[Row]) -> str:
-    """A markdown table."""
-    lines = [list(columns), ["---"] * len(columns), *([cell(row) for cell in columns.values()] for row in rows)]
+def markdown(table: Table) -> str:
+    """A table as markdown."""
+    lines = [table.head, ("---",) * len(table.head), *table.body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A count whole, anything else to some digits; nothing as a dash."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}".replace(",", " ") if value == int(value) and abs(value) >= 1 else f"{value:.{digits}g}"
-
-
-def accuracy(row: Row) -> str:
-    return f"{row['accuracy']:.4f} ({row['accuracy_low']:.4f} – {row['accuracy_high']:.4f})"
-
-
-def solved(row: Row) -> str:
-    return f"{row['solved']} of {row['seeds']}"
-
-
-def breaks(row: Row) -> str:
-    return ", ".join(f"stage {stage}: {seeds}" for stage, seeds in row["breaks_at"].items()) or "–"
-
-
-def turned(row: Row) -> str:
-    if row["turned"] is None:
-        return "not judged"
-    return ", ".join(f"`{found['statement']}`" for found in row["turned"]) or "–"
-
-
-def stages(row: Row) -> str:
-    return f"{row['stages']}" + (f" ({number(row['idle_stages'])} idle)" if row["idle_stages"] else "")
-
-
-def scales(row: Row) -> str:
-    return ", ".join(f"{scale + 0:.2f}" for scale in row.get("answer_scale", ())) or "–"
-
-
-def distance(part: str) -> Callable[[Row], str]:
-    return lambda row: f"{row['gate_distance'][part]:.4f}" if "gate_distance" in row else "–"
-
-
-def milliseconds(name: str) -> Callable[[Row], str]:
-    return lambda row: f"{row[name]:.2g}" if row[name] < 10 else f"{row[name]:.0f}"
-
-
-COST = {
-    "optimizer": lambda row: row["optimizer"] + (f", lr {row['lr']:g}" if row["lr"] else ""),
-    "curriculum": lambda row: row["method"],
-    "stages": stages,
-    "steps to 99 %": lambda row: number(row["steps_to_99"]),
-    "samples to 99 %": lambda row: number(row["samples_to_99"]),
-    "seconds to 99 %": lambda row: number(row["seconds_to_99"], 2),
-    "solved": solved,
-    "accuracy at equal samples": accuracy,
-    "passes": lambda row: str(row["passes"]),
-    "ms, batch 1": milliseconds("latency_ms"),
-    "ms, batch 1000": milliseconds("latency_ms_1000"),
-}
-BROKEN = {
-    "what": lambda row: row["what"],
-    "solved": solved,
-    "accuracy": accuracy,
-    "breaks at": breaks,
-}
-SUMMARY = {
-    name: cell for name, cell in COST.items() if name not in ("seconds to 99 %", "ms, batch 1", "ms, batch 1000")
-}
-WAYS = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalised"}
-
-
-def latency_table(rows: list[Row]) -> str:
-    """One line for each way to answer and batch, one column for each k."""
-    ks = sorted({row["k"] for row in rows})
-    by = {(row["by"], row["batch"], row["k"]): row for row in rows}
-    columns: dict[str, Callable[[Row], str]] = {
-        "answer": lambda row: WAYS[row["by"]],
-        "batch": lambda row: str(row["batch"]),
-    }
-    for k in ks:
-        columns[f"k = {k}"] = lambda row, k=k: milliseconds("latency_ms")(by[row["by"], row["batch"], k])
-    return table(columns, [by[way, batch, ks[0]] for batch in (1, 1000) for way in WAYS])
-
-
 def tables(rows: list[Row]) -> dict[str, str]:
-    """Every table of comparisons, by its name."""
-    found: dict[str, str] = {}
-    for n in sorted({row["n"] for row in rows if row["of"] == "curricula"}):
-        found[f"curricula-{n}"] = table(COST, [row for row in rows if row["of"] == "curricula" and row["n"] == n])
-    found["summary"] = table(SUMMARY, [row for row in rows if row["of"] == "curricula" and row["n"] == 30])
-    timed = [row for row in rows if row["of"] == "latency"]
-    if timed:
-        found["latency"] = latency_table(timed)
+    """Every table of comparisons, by its name on the pages."""
+
+    def of(kind: str, **values: object) -> list[Row]:
+        chosen = [row for row in rows if row["of"] == kind]
+        return [row for row in chosen if all(row[key] == value for key, value in values.items())]
+
+    found: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
+        f"curricula-{n}": (columns.COST, of("curricula", n=n)) for n in sorted({row["n"] for row in of("curricula")})
+    }
+    found["summary"] = (columns.SUMMARY, of("curricula", n=30))
+    found["latency"] = columns.latency_columns(of("latency"))
     for optimizer in ("adamw", "algorithm-1"):
-        own = [row for row in rows if row["of"] == "ablations" and row["optimizer"] == optimizer]
-        found[f"ablations-{optimizer}"] = table({**BROKEN, "certificates that turn": turned}, own)
-    parts = {"inputs": "inputs", "written": "written", "below": "kept"}
-    columns = {"n, k": lambda row: f"{row['n']}, {row['k']}", **BROKEN}
-    columns |= {f"distance, {name}": distance(part) for part, name in parts.items()}
-    found["gates"] = table(columns, [row for row in rows if row["of"] == "gates"])
-    columns = {**BROKEN, "scale of each layer's answer": scales}
-    found["simplifications"] = table(columns, [row for row in rows if row["of"] == "simplifications"])
-    return found
+        found[f"ablations-{optimizer}"] = (columns.ABLATIONS, of("ablations", optimizer=optimizer))
+    found["gates"] = (columns.GATES, of("gates"))
+    found["simplifications"] = (columns.SIMPLIFICATIONS, of("simplifications"))
+    return _written(found)
 
 
-def spread(row: Row) -> str:
+def _written(found: Mapping[str, tuple[Columns, Sequence[columns.Row]]]) -> dict[str, str]:
+    return {name: markdown(Table.of(name, "", own, rows)) for name, (own, rows) in found.items()}
+
+
+def spread(row: columns.Row) -> str:
     unit = f" {row['unit']}" if row["unit"] else ""
     error = f" ± {row['standard_error']:.2f}" if "standard_error" in row else ""
     between = f" ({row['low']:.3g} – {row['high']:.3g})" if row["repeats"] > 1 else ""
     return f"**{row['median']:.3g}{unit}**{error}{between}"
 
 
-def goal(row: Row) -> str:
+def goal(row: columns.Row) -> str:
     if row["goal"] is None:
         return "–"
     return f"{'≤' if row['at_most'] else '≥'} {row['goal']:.3g}: {'met' if row['met'] else 'missed'}"
 
 
-def sides(row: Row) -> str:
+def sides(row: columns.Row) -> str:
     if "solve_seconds" in row:
         return f"{row['solve_seconds']:.3g} in all"
     return ", ".join(f"{name} {seconds:.3g}" for name, seconds in row["seconds"].items())
 
 
-MEASURED: dict[str, Callable[[Row], str]] = {
+MEASURED: Columns = {
     "measurement": lambda row: f"`{row['name']}`",
     "what": lambda row: row["what"],
     "median (smallest – largest)": spread,
     "goal": goal,
 }
-IN_FULL: dict[str, Callable[[Row], str]] = {
+IN_FULL: Columns = {
     "measurement": lambda row: f"`{row['name']}`",
     "by the clock": spread,
     "in CPU time": lambda row: (
@@ -196,9 +123,9 @@ IN_FULL: dict[str, Callable[[Row], str]] = {
     "seconds, medians": sides,
     "load": lambda row: f"{row['load']:.1f}",
 }
-PROFILED: dict[str, Callable[[Row], str]] = {
+PROFILED: Columns = {
     "function": lambda row: f"`{row['function']}`",
-    "calls": lambda row: number(row["calls"]),
+    "calls": lambda row: columns.number(row["calls"]),
     "share of CPU time": lambda row: f"{row['share']:.1%}",
 }
 
@@ -206,8 +133,12 @@ PROFILED: dict[str, Callable[[Row], str]] = {
 def bench_tables(found: Row) -> dict[str, str]:
     """The tables of the bench and its profiles."""
     rows = [{"name": name, **own} for name, own in found.items() if isinstance(own, dict) and "median" in own]
-    of_profiles = {f"profile-{subject}": table(PROFILED, own) for subject, own in found["profiles"].items()}
-    return {"bench": table(MEASURED, rows), "bench-in-full": table(IN_FULL, rows), **of_profiles}
+    own: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
+        "bench": (MEASURED, rows),
+        "bench-in-full": (IN_FULL, rows),
+    }
+    own |= {f"profile-{subject}": (PROFILED, shares) for subject, shares in found["profiles"].items()}
+    return _written(own)
 
 
 def all_tables() -> dict[str, str]:

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 VERSION: Final = 1
+STORE: Final = "sweep.json"
+"""The file whose presence makes a folder a sweep's."""
 ROWS_A_PART: Final = 1000
 _SECONDS_A_SYNC: Final = 1.0
-_OURS: Final = frozenset(("sweep.json", "env.json", "cells", "journal.jsonl", ".lock"))
+_OURS: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
 
 Json = dict[str, Any]
 Schema = Mapping[str, type]
@@ -107,9 +109,9 @@ class CellStore:
                 for folder in (self.path, self.path / "cells"):
                     for litter in folder.glob(".*.tmp"):  # of a writer that was killed
                         litter.unlink(missing_ok=True)
-            if not (self.path / "sweep.json").exists():
+            if not (self.path / STORE).exists():
                 write_json(self.path / "env.json", describe_environment())
-                write_json(self.path / "sweep.json", {"version": VERSION, "kind": self.kind})
+                write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
             self._recover()
             try:
                 yield set(self._known)
@@ -134,7 +136,7 @@ class CellStore:
 
     def _check(self, *, resume: bool) -> None:
         """Refuse a folder that cannot become this sweep's."""
-        if (self.path / "sweep.json").exists():
+        if (self.path / STORE).exists():
             if (kind := kind_of(self.path)) != self.kind:
                 raise InputError(f"{self.path} holds a sweep of `{kind}`, not of `{self.kind}`; choose another --out")
             if not resume:
@@ -166,9 +168,9 @@ class CellStore:
 
 def kind_of(path: Path) -> str:
     """What the cells of a sweep are: train or solve."""
-    if not (path / "sweep.json").is_file():
+    if not (path / STORE).is_file():
         raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json")
-    found = read_json(path / "sweep.json")
+    found = read_json(path / STORE)
     if found.get("version") != VERSION:
         raise InputError(
             f"{path / 'sweep.json'} has version {found.get('version')!r}; this package reads version {VERSION}"

@@ -5,10 +5,10 @@ Tensors this small gain nothing from threads, and the bits do not depend on the 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted, Interruptible
@@ -91,6 +91,8 @@ class TrainJob(ParityJob):
 
     options: TrainOptions
     seeds: tuple[int, ...]
+    snapshots: tuple[int, ...] = ()
+    """Seeds whose weights are kept at every evaluation."""
 
     @property
     def runs(self) -> list[Run]:
@@ -112,12 +114,14 @@ class TrainJob(ParityJob):
 
     def check(self, *, resume: bool) -> None:
         """Refuse folders that cannot become these runs', and finished runs that are damaged."""
-        from internalize.parity.train import check_finished, run_config
+        from internalize.parity.train import check_finished, check_snapshots, run_config
 
         for run, seed in zip(self.runs, self.seeds, strict=True):
             run.check("train", run_config(self.options, seed), resume=resume)
             if run.finished:
                 check_finished(run)
+                if seed in self.snapshots:
+                    check_snapshots(run)
 
     def run(self, seen: Seen) -> None:
         """Train the runs, or continue them; finished ones are left as they are."""
@@ -128,19 +132,22 @@ class TrainJob(ParityJob):
             seen(now.done, f"stage {now.metrics[0]['stage']}/{now.stages}  accuracy {accuracy:.3f}")
 
         with torch_threads(1):
-            train(self.options, self.seeds, self.runs, resume=True, report=report)
+            train(self.options, self.seeds, self.runs, snapshots=self.snapshots, resume=True, report=report)
 
 
 @dataclass(frozen=True)
 class SolveJob(ParityJob):
-    """One run of Algorithm 1, with the weights of every stage."""
+    """One run of Algorithm 1, with the gradient and the weights of every stage."""
 
     options: SolveOptions
 
     def check(self, *, resume: bool) -> None:
-        """The same, and every stage of a finished run must have its weights."""
+        """The same, and the options must be the run's; every stage of a finished run must have its weights."""
+        from internalize.parity.kept import solve_config
+
         super().check(resume=resume)
         run = self.runs[0]
+        run.check("solve", solve_config(self.options), resume=resume)
         if run.finished and [step for step, _ in run.snapshots()] != list(range(1, len(run.result["stages"]) + 1)):
             raise InputError(f"{run.path / 'snapshots'} has not the weights of every stage; remove the run's folder")
 
@@ -213,7 +220,11 @@ class CertifyJob(ParityJob):
     """The run's folder, below ``out``."""
 
     def check(self, *, resume: bool) -> None:
-        """Certificates are what they are, whoever asks again."""
+        """Certificates are what they are, whoever asks again; but they must be of this run, and whole."""
+        kept = self.runs[0]
+        kept.check("certify", {"run": str(self.subject)}, resume=True)
+        if kept.finished and not isinstance(kept.result.get("certificates"), list):
+            raise InputError(f"{kept.path / 'result.json'} has no list of certificates")
 
     def run(self, seen: Seen) -> None:
         """Check every statement."""
@@ -223,6 +234,58 @@ class CertifyJob(ParityJob):
         with torch_threads(1), begin_runs([kept], "certify", [{"run": str(self.subject)}], resume=True):
             certificates = certify(World.of_run(Run.open(self.out / self.subject)))
             kept.finish({"certificates": [certificate.to_json() for certificate in certificates]})
+
+
+@dataclass(frozen=True)
+class SuccessJob(ParityJob):
+    """How many of some seeds Algorithm 1 solves at each of several numbers of samples; their weights are not kept."""
+
+    options: SolveOptions
+    """With the first of the seeds."""
+    samples: tuple[int, ...]
+    seeds: int
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `config.json` says."""
+        return {**asdict(self.options), "samples": list(self.samples), "seeds": self.seeds}
+
+    @property
+    def size(self) -> int:
+        """Runs of the algorithm."""
+        return len(self.samples) * self.seeds
+
+    def check(self, *, resume: bool) -> None:
+        """Refuse another's folder, and a finished one that has not every point."""
+        kept = self.runs[0]
+        kept.check("success", self.config, resume=resume)
+        if kept.finished:
+            points = kept.result.get("points")
+            listed = cast(list[Any], points) if isinstance(points, list) else []
+            if [point.get("samples") for point in listed if isinstance(point, dict)] != [*self.samples]:
+                raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
+
+    def run(self, seen: Seen) -> None:
+        """One number of samples after another; stopped, it begins anew: all of it is seconds."""
+        from internalize.parity.algorithm import solve
+
+        kept, first = self.runs[0], self.options.seed
+        with (
+            torch_threads(1),
+            begin_runs([kept], "success", [self.config], resume=True),
+            Interruptible() as interrupt,
+        ):
+            points: list[dict[str, int]] = []
+            for samples in self.samples:
+                successes = 0
+                for number in range(self.seeds):
+                    asked = replace(self.options, samples=samples, seed=first + number)
+                    successes += solve(asked, stop_at_failure=True).exact_recovery
+                    if interrupt.requested:
+                        raise Interrupted
+                points.append({"samples": samples, "seeds": self.seeds, "successes": successes})
+                seen(len(points) * self.seeds, f"B={samples}  {successes} of {self.seeds} solved")
+            kept.finish({"points": points})
 
 
 def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:

@@ -6,38 +6,47 @@ from pathlib import Path
 
 from internalize.console import Flag, print_json, print_text, say
 from internalize.errors import InputError
+from internalize.paper import FULL
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Reproduce the paper into one page: train what is missing, reuse what is finished, draw everything.
+    """Reproduce the paper into one page: make what is missing, reuse what is finished, draw everything.
 
-    Trains the paper's experiment (n=30, k=16) on 20 seeds, smaller and larger trees beside it, and writes index.html, every
-    figure as SVG and PDF, and every table as CSV. Interrupted, it goes on where it stopped.
+    Trains the paper's experiment (n=30, k=16) on 20 seeds and smaller and larger trees beside it, runs Algorithm 1, checks every
+    statement, and writes index.html, every figure as SVG and PDF, and every table as CSV. What takes hours (comparisons,
+    ablations, learned gates, language models) is shown from stored results, with their command and date; --full runs those
+    commands first. Interrupted, it goes on where it stopped.
 
     For example:
 
       $ internalize paper
       $ internalize paper --out elsewhere --processes 8
+      $ internalize paper --full
     """
 
     out: Path = Path("report")
-    """Folder of the page; the runs are kept in its folder runs/."""
+    """Folder of the page; the runs are kept in its folder runs/, those of --full in full/."""
+    full: Flag[bool] = False
+    """Also make what is else shown from stored results. Takes hours; finished runs are reused."""
     seed: int = 0
     """The first seed; each experiment takes the following ones."""
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Trainings at a time, one thread each."""
+    """Runs at a time, one thread each."""
     json: Flag[bool] = False
     """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Train, draw, write."""
         from internalize.counter import check_seed
+        from internalize.full import run_full
         from internalize.paper import reproduce
         from internalize.progress import Progress
 
         if self.processes < 1:
             raise InputError(f"processes={self.processes} must be at least 1")
+        if self.full:
+            run_full(self.out / FULL, self.processes, say)
         with Progress("paper") as progress:
             result = reproduce(
                 self.out,

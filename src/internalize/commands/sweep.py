@@ -4,7 +4,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -152,20 +152,20 @@ class SweepShow:
 
         cells = keep_where(read_cells(self.store), self.where)
         by = self.by or tuple(varied(cells))
-        rows = success_rates(cells, by)
-        found: dict[str, object] = {"rows": rows}
-        if self.figure is not None:
+        if self.figure is None:
+            found: dict[str, Any] = {"by": list(by), "rows": success_rates(cells, by)}
+        else:
             from internalize.figures import save
-            from internalize.figures.phase import draw_phase, half_points
+            from internalize.figures.phase import draw_phase, phase_of
 
-            half = half_points(cells, by)
-            drawing = draw_phase(rows, half, by)
-            found |= {"half": half, "figure": str(save(drawing.figure, self.figure, drawing.name))}
+            found = phase_of(cells, by)
+            drawing = draw_phase(**found)
+            found["figure"] = str(save(drawing.figure, self.figure, drawing.name))
             say(drawing.caption)
         if self.json:
             print_json(found)
         else:
-            print_table(rows, (*by, "cells", "successes", "failed", "rate", "low", "high"))
+            print_table(found["rows"], (*by, "cells", "successes", "failed", "rate", "low", "high"))
         return 0
 
 

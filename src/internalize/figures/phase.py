@@ -64,6 +64,12 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
     )
 
 
+def phase_of(cells: pl.DataFrame, by: Sequence[str]) -> Json:
+    """All that a phase diagram shows of a sweep's cells: ``by``, ``rows`` and ``half``, as `draw_phase` takes them."""
+    half = half_points(cells, by)
+    return {"by": list(by), "rows": success_rates(cells, by), "half": half}
+
+
 def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
     """Where half of all runs succeed at each value of the option across: measured and predicted. Only over samples.
 

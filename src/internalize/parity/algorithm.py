@@ -126,6 +126,8 @@ class Solving:
     """W − η∇̃L of the layer that was just trained, before rounding."""
     samples: tuple[int, int]
     """The first sample of the stream that the stage used, and how many."""
+    gradient: Tensor
+    """∇L of that layer as estimated from the samples, before the oracle's error."""
 
 
 def solve(
@@ -173,7 +175,8 @@ def solve(
         idle = all(torch.equal(old, new) for old, new in zip(before, W, strict=True))
         records.append(stage_record(number + 1, model.columns(steps[layer], layer), pairs, K, unit, idle=idle))
         used = (samples.start, samples.count)
-        on_stage(Solving(tuple(W), tuple(records), time.perf_counter() - began, steps[layer], used))
+        seconds = time.perf_counter() - began
+        on_stage(Solving(tuple(W), tuple(records), seconds, steps[layer], used, gradients[layer]))
         if stop_at_failure and not records[-1].recovered:
             break
     # Checked again at the end: a later stage may have moved a layer that was recovered.

@@ -1,16 +1,18 @@
 """Algorithm 1 in a run folder: each finished stage is kept, and a run that was stopped goes on with the next one.
 
-| file             | content                                                                                          |
-| ---------------- | ------------------------------------------------------------------------------------------------ |
-| `metrics.jsonl`  | one object a stage: its record, `step` (gradient steps so far), `samples` so far, `seconds`      |
-| `snapshots/`     | named by step: `step`, what the stage's layer was before rounding, and all weights after          |
+| file            | content                                                                                               |
+| --------------- | ----------------------------------------------------------------------------------------------------- |
+| `metrics.jsonl` | one object a stage: its record, `step` (gradient steps so far), `samples` so far, `seconds`           |
+| `snapshots/`    | named by step: the `gradient` of the stage's layer, `step`, that layer before rounding, all weights after |
 
 Under torch.distributed the first process keeps the folder and tells the others where to begin.
 """
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from internalize.errors import InputError
@@ -51,8 +53,7 @@ def solve_kept(
     samples = samples_of(options)  # refuses what cannot be run, before any folder is made
     form = form_of(options)
     names = list(weight_shapes(tree.levels, form))
-    gates = "cot" if form == "cot" else options.gates
-    config = {**asdict(options), "secret": list(tree.secret), "gates": gates}
+    config = solve_config(options)
 
     def keep(solving: Solving) -> None:
         stage, seconds = len(solving.records), round(solving.seconds, 3)
@@ -61,7 +62,7 @@ def solve_kept(
         run.append_metrics({**vars(solving.records[-1]), **place, "seconds": seconds})
         tensors = {"step": solving.step, **dict(zip(names, solving.weights, strict=True))}
         if snapshots:
-            run.save_snapshot(stage, tensors)
+            run.save_snapshot(stage, {**tensors, "gradient": solving.gradient})
         records = [vars(record) for record in solving.records]
         run.save_checkpoint(stage, tensors, {"records": records, "seconds": solving.seconds})
         run.drop_checkpoints(before=stage)
@@ -79,6 +80,13 @@ def solve_kept(
         run.save_weights(dict(zip(names, result.weights, strict=True)))
         run.finish(result.to_json())
         return result
+
+
+def solve_config(options: SolveOptions) -> dict[str, Any]:
+    """What `config.json` says of a run."""
+    tree = ParityTree.draw(options.n, options.k, options.seed)
+    gates = "cot" if form_of(options) == "cot" else options.gates
+    return {**asdict(options), "secret": list(tree.secret), "gates": gates}
 
 
 def read_solved(run: Run) -> SolveResult:
@@ -105,7 +113,7 @@ def _load(run: Run, tree: ParityTree, form: Form) -> Solving | None:
     weights = tuple(read_weights(tensors, tree.levels, form, run.path / "checkpoint"))
     try:
         records = tuple(StageRecord(**record) for record in state["records"])
-        begun = Solving(weights, records, float(state["seconds"]), tensors["step"], (0, 0))
+        begun = Solving(weights, records, float(state["seconds"]), tensors["step"], (0, 0), torch.empty(0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
     if [record.stage for record in records] != list(range(1, state["step"] + 1)):

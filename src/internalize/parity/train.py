@@ -8,7 +8,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from torch import Tensor
@@ -45,7 +45,7 @@ def train(
     runs: Sequence[Run] | None = None,
     *,
     device: str = "cpu",
-    snapshots: bool = False,
+    snapshots: bool | Collection[int] = False,
     resume: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda line: None,
@@ -57,7 +57,7 @@ def train(
         seeds: one a run; secret set and samples both follow from it.
         runs: the folder of each run; without them nothing is written.
         device: where the arithmetic happens.
-        snapshots: keep the weights of every evaluation.
+        snapshots: keep the weights of every evaluation: of all runs, or of those with these seeds.
         resume: continue runs that were begun; finished ones are returned as they are.
         report: called at every evaluation.
         say: called with a line if a resumed run will not end with the bits that it would have had.
@@ -69,12 +69,13 @@ def train(
         results: list[Json] = []
         for first in range(0, len(seeds), together := _together(options)):
             training = Training(options, seeds[first : first + together], device)
-            results += _train(training, [], snapshots=False, report=report)
+            results += _train(training, [], snapshots=(), report=report)
         return results
     if len(runs) != len(seeds):
         raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run has one of its own")
     _refuse_if_too_large(options)
     configs = [run_config(options, seed) for seed in seeds]
+    kept = snapshots if not isinstance(snapshots, bool) else seeds if snapshots else ()
     with begin_runs(runs, "train", configs, resume=resume):
         left = {run: seed for run, seed in zip(runs, seeds, strict=True) if not run.finished}
         for run in runs:
@@ -83,7 +84,7 @@ def train(
         for step, group in _groups(options, left):
             training = Training(options, [left[run] for run in group], device)
             _restore(training, group, step, say)
-            _train(training, group, snapshots=snapshots, report=report)
+            _train(training, group, snapshots=kept, report=report)
         return [run.result for run in runs]
 
 
@@ -204,6 +205,13 @@ def check_finished(run: Run) -> None:
             raise InputError(f"{where}: {name} has shape {found[name]}, not {wanted.get(name)} as the options ask")
 
 
+def check_snapshots(run: Run) -> None:
+    """Refuse a finished training run that has not kept the weights of every evaluation."""
+    evaluated = sorted({line["step"] for line in run.metrics()})
+    if [step for step, _ in run.snapshots()] != evaluated:
+        raise InputError(f"{run.path / 'snapshots'} has not the weights of every evaluation")
+
+
 def _refuse_if_too_large(options: TrainOptions) -> None:
     """Refuse what one run alone could not hold in this machine's memory."""
     levels, itemsize = Levels(options.n, options.k), 8 if options.dtype == "float64" else 4
@@ -216,7 +224,7 @@ def _refuse_if_too_large(options: TrainOptions) -> None:
 
 
 def _train(
-    training: Training, runs: Sequence[Run], *, snapshots: bool, report: Callable[[Progress], None]
+    training: Training, runs: Sequence[Run], *, snapshots: Collection[int], report: Callable[[Progress], None]
 ) -> list[Json]:
     """Go on from where the training is to the end of the last stage, keeping and saving on the way."""
     began = time.perf_counter() - training.seconds
@@ -227,7 +235,7 @@ def _train(
         training.evaluate()
         for number, run in enumerate(runs):
             run.append_metrics(training.latest[number])
-            if snapshots:
+            if training.seeds[number] in snapshots:
                 run.save_snapshot(training.done, training.weights(number))
         report(Progress(training.done, training.total, len(training.stages), training.latest))
 

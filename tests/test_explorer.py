@@ -1,0 +1,103 @@
+"""What the explorers show is what the runs' own evaluations and weights say."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from internalize.errors import InputError
+from internalize.explorer import solving_story, training_story
+from internalize.jobs import SolveJob, SuccessJob
+from internalize.options import SolveOptions
+from internalize.parity.prediction import Setting
+from internalize.runs import Run
+from tests.tiny import OPTIONS, tiny_runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> list[Run]:
+    return tiny_runs(tmp_path_factory.mktemp("trained"), seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory) -> Run:
+    job = SolveJob(tmp_path_factory.mktemp("solved"), Path("seed-3"), SolveOptions(n=12, k=4, seed=3))
+    job.run(lambda done, text: None)
+    job.check(resume=True)
+    return job.runs[0]
+
+
+def unpacked(story: dict[str, Any], name: str) -> np.ndarray:
+    found = story["maps"][name]
+    return found["lowest"] + found["unit"] * np.frombuffer(base64.b64decode(found["numbers"]), "<u2").astype(float)
+
+
+def test_training_is_told_as_it_was_evaluated(trained):
+    story, metrics = training_story(trained[0], "first"), trained[0].metrics()
+    assert [(m["step"], m["stage"], m["loss"]) for m in story["moments"]] == [
+        (line["step"], line["stage"], line["loss"]) for line in metrics
+    ]
+    for moment, line in zip(story["moments"], metrics, strict=True):
+        accuracy = np.array(moment["nodes"])[:, 0]
+        levels = [accuracy[:2].mean(), accuracy[2:].mean()]  # n = 8, k = 4: two nodes, then the root
+        assert levels == pytest.approx(line["level_accuracy"], abs=1e-3)
+        assert moment["nodes"][-1][1] == pytest.approx(line["l2_error"], rel=0.02, abs=1e-5)
+    assert story["moments"][-1]["nodes"][-1][0] == 1.0
+
+
+def test_attention_is_the_weights_softmax(trained):
+    story, weights = training_story(trained[0], "first"), trained[0].weights()
+    rows = [weights[name].double().softmax(dim=0).T.flatten() for name in ("W1", "W2")]
+    last = unpacked(story, "attention").reshape(len(story["moments"]), -1)[-1]
+    assert last == pytest.approx(torch.cat(rows).numpy(), abs=1e-5)
+    for node, (children, (_, _, elsewhere)) in enumerate(
+        zip(story["children"], story["moments"][-1]["nodes"], strict=True)
+    ):
+        keys = 8 if node < 2 else 10
+        row = last[node * 8 : node * 8 + keys]
+        assert min(row[children]) > 0.4 > elsewhere
+        assert np.delete(row, children).max() == pytest.approx(elsewhere, abs=1e-4)
+
+
+def test_moments_are_left_out_but_never_a_switch(trained):
+    whole, thin = training_story(trained[0], "a"), training_story(trained[0], "b", every=3)
+    assert len(thin["moments"]) < len(whole["moments"])
+    ends = [(m["step"], m["stage"]) for m in whole["moments"] if m["step"] in (0, OPTIONS.steps, 2 * OPTIONS.steps)]
+    assert set(ends) <= {(m["step"], m["stage"]) for m in thin["moments"]}
+
+
+def test_without_weights_there_is_no_story(trained):
+    with pytest.raises(InputError, match="snapshots has no weights; train with --snapshots"):
+        training_story(trained[1], "second")
+
+
+def test_algorithm_in_three_acts(solved):
+    story, result = solving_story(solved, "seed 3"), solved.result
+    assert [(m["stage"], m["act"]) for m in story["moments"]] == [
+        (stage, act) for stage in (1, 2) for act in ("gradient", "step", "rounded")
+    ]
+    gradient, step, rounded = (unpacked(story, act) for act in ("gradient", "step", "rounded"))
+    first = 12 * 2  # layer 1: two nodes over 12 bits
+    exact = Setting(12, 4).gradients[0]
+    assert step[:first] == pytest.approx(-gradient[:first] * exact.paper_rate / exact.signal, abs=1e-3)
+    assert rounded == pytest.approx(np.round(step), abs=1e-4)
+    assert story["threshold"] == 0.5
+    children = [step[node * 12 + child] for node in range(2) for child in story["children"][node]]
+    assert min(children) == pytest.approx(result["stages"][0]["signal_min"], abs=1e-4)
+    assert story["moments"][-1]["nodes"][-1][0] == 1.0
+    assert story["moments"][0]["nodes"][-1][0] < 1.0
+
+
+def test_success_is_counted_once(tmp_path):
+    job = SuccessJob(tmp_path, Path("success"), SolveOptions(n=8, k=4), (1, 2000), 2)
+    job.run(lambda done, text: None)
+    job.check(resume=True)
+    few, many = job.runs[0].result["points"]
+    assert (few["samples"], many["samples"]) == (1, 2000)
+    assert few["successes"] < many["successes"] == 2
+    (tmp_path / "success" / "result.json").write_text('{"points": [3]}')
+    with pytest.raises(InputError, match="has not a point for each of"):
+        job.check(resume=True)
