@@ -1,5 +1,5 @@
-"""The tables of docs/findings.md and docs/speed.md, and of the README's summaries of both, from the stored results of
-`internalize compare` and `internalize bench`: `python tools/findings.py` writes them in.
+"""The tables of docs/findings.md, docs/speed.md and of phase diagrams in docs/finite-n.md, and of the README's summaries, from the
+stored results of `internalize compare`, `bench` and `sweep show`: `python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it.
@@ -19,7 +19,8 @@ from internalize.results import FOLDER
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = FOLDER / "compare.json"
 BENCH = FOLDER / "bench.json"
-PAGES = (DOCS / "findings.md", DOCS / "speed.md", DOCS.parent / "README.md")
+PHASE = FOLDER / "phase.json"
+PAGES = (DOCS / "findings.md", DOCS / "speed.md", DOCS / "finite-n.md", DOCS.parent / "README.md")
 Row = dict[str, Any]
 
 
@@ -130,6 +131,20 @@ PROFILED: Columns = {
 }
 
 
+def deviation(row: columns.Row) -> str:
+    """Measured over predicted, less 1, with its interval."""
+    found, low, high = (row[name] / row["predicted"] - 1 for name in ("measured", "low", "high"))
+    return f"{found:+.1%} ({low:+.1%} … {high:+.1%})"
+
+
+HALF: Columns = {
+    "n": lambda row: str(row["n"]),
+    "predicted for one half": lambda row: str(row["predicted"]),
+    "measured (95 %)": lambda row: f"{row['measured']:.0f} ({row['low']:.0f} – {row['high']:.0f})",
+    "deviation (95 %)": deviation,
+}
+
+
 def bench_tables(found: Row) -> dict[str, str]:
     """The tables of the bench and its profiles."""
     rows = [{"name": name, **own} for name, own in found.items() if isinstance(own, dict) and "median" in own]
@@ -143,8 +158,8 @@ def bench_tables(found: Row) -> dict[str, str]:
 
 def all_tables() -> dict[str, str]:
     """Every table, by its name, from what is stored."""
-    rows, found = (json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH))
-    return tables(rows["rows"]) | bench_tables(found)
+    rows, found, phase = (json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE))
+    return tables(rows["rows"]) | bench_tables(found) | _written({"phase": (HALF, phase["half"])})
 
 
 def filled(page: str, found: dict[str, str]) -> str:
