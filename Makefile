@@ -11,7 +11,7 @@ ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/pytho
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: help install paper screenshots mutants check format test test-all clean
+.PHONY: help install paper screenshots bench mutants check format test test-all clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ paper: $(STAMP)  ## reproduce the paper into report/index.html (about 2 minutes)
 
 screenshots: paper  ## the README's pictures of that page (needs chromium)
 	$(BIN)/python tools/screenshots.py report
+
+bench: $(STAMP)  ## speed and memory as ratios of one run (some minutes; quiet machine)
+	$(BIN)/internalize bench
 
 mutants: $(STAMP)  ## broken models, each with the certificate that catches it
 	$(BIN)/python -m tests.mutants

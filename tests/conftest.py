@@ -7,6 +7,7 @@ from jaxtyping import install_import_hook
 
 # Before the first import of the package: where there are tensors, every shape and dtype is checked on every call.
 TENSOR_MODULES = ["cot", "data", "gates", "literal", "loss", "mask", "metrics", "relaxed", "transformer"]
+TENSOR_MODULES += ["backward", "sparse"]
 install_import_hook([f"internalize.parity.{name}" for name in TENSOR_MODULES], "beartype.beartype")
 
 import pytest  # noqa: E402

@@ -28,7 +28,8 @@ from internalize.parity.algorithm import SolveResult, setting_of, solve
 from internalize.parity.freezing import frozen_gradient_bounds, off_child_mass
 from internalize.parity.prediction import theorem_log10_n
 from internalize.parity.recovery import recovered_columns
-from internalize.parity.streaming import Samples, _States, all_gradients, answers, gradient_at_zero, true_values
+from internalize.parity.sparse import SparseModel, level_writes
+from internalize.parity.streaming import Samples, all_gradients, answers, gradient_at_zero, true_values
 
 LINKS = [COSINE, QUARTIC]
 
@@ -257,9 +258,9 @@ def test_sparse_and_dense_layers_are_the_model(noise: float):
         for parameter, w in zip(model.parameters(), W, strict=True):
             parameter.copy_(w)
     bits = draw_bits(20, 3, 0, 50, dtype=torch.float64)
-    states = _States(tree, W, COSINE, bits)
-    assert any(layer.dense is None for layer in states.layers) is (noise < 0.5)
-    torch.testing.assert_close(states(bits.T), model.states(bits).detach().T, rtol=0, atol=1e-13)
+    sparse = SparseModel(tree.levels, level_writes(tree.levels, W), COSINE, like=bits)
+    assert any(columns.dense is None for _, columns in sparse._writes) is (noise < 0.5)
+    torch.testing.assert_close(sparse.states(bits.T), model.states(bits).detach().T, rtol=0, atol=1e-13)
     samples = Samples(tree, 3, 0, 50, "train", dtype=torch.float64)
     found, truth = answers(samples, W, COSINE)
     torch.testing.assert_close(found, model.states(bits).detach()[:, -1], rtol=0, atol=1e-13)

@@ -10,13 +10,18 @@ from matplotlib.collections import QuadMesh
 
 from internalize.crossing import half_crossing
 from internalize.errors import InputError
+from internalize.figures.drawing import Drawing
 from internalize.figures.phase import draw_phase, half_points
 from internalize.figures.save import svg_bytes
 from internalize.grid import parse_grid
 from internalize.parity.prediction import Setting
-from internalize.sweep import CellJob, cell_schema
+from internalize.sweep import CellJob, cell_schema, success_rates
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)
+
+
+def drawn(cells: pl.DataFrame, by: list[str]) -> Drawing:
+    return draw_phase(success_rates(cells, by), half_points(cells, by), by)
 
 
 def test_crossing_of_a_logistic_curve():
@@ -69,7 +74,7 @@ def test_phase_diagram_of_what_is_predicted():
     """Shares that are exactly as predicted: the measured points lie on the line but for the fit's own error."""
     words = ["n=8,16", "k=n/2", f"samples={','.join(f'{factor}x' for factor in FACTORS)}"]
     found = cells(words, 1000, as_predicted)
-    drawing = draw_phase(found, ["n", "samples"])
+    drawing = drawn(found, ["n", "samples"])
     points = half_points(found, ["n", "samples"])
     assert [point["n"] for point in points] == [8, 16]
     for point in points:
@@ -86,23 +91,23 @@ def test_phase_diagram_of_what_is_predicted():
     )
     (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
     assert np.asarray(line.get_ydata()).tolist() == [point["predicted"] for point in points]
-    assert svg_bytes(drawing.figure) == svg_bytes(draw_phase(found, ["n", "samples"]).figure)
+    assert svg_bytes(drawing.figure) == svg_bytes(drawn(found, ["n", "samples"]).figure)
 
 
 def test_other_diagrams():
     """Over words and in panels, without a line; and what one figure cannot show."""
     found = cells(["n=16", "k=8", "K=8,16", "grid=1,K", "curriculum=log-icot,icot"], 4, lambda setting: 0.5)
-    drawing = draw_phase(found, ["K", "grid", "curriculum"])
+    drawing = drawn(found, ["K", "grid", "curriculum"])
     panels = drawing.figure.axes[:2]
     assert [axes.get_title() for axes in panels] == ["curriculum = icot", "curriculum = log-icot"]
     assert [tick.get_text() for tick in panels[0].get_yticklabels()] == ["1", "K"]
     assert half_points(found, ["K", "grid", "curriculum"]) == []
     with pytest.raises(InputError, match="cells with the same K, grid differ in curriculum"):
-        draw_phase(found, ["K", "grid"])
+        drawn(found, ["K", "grid"])
     with pytest.raises(InputError, match="an option across, one upwards"):
-        draw_phase(found, ["K"])
+        drawn(found, ["K"])
     with pytest.raises(InputError, match="no cells"):
-        draw_phase(found.clear(), ["K", "grid"])
+        drawn(found.clear(), ["K", "grid"])
     causal = cells(["n=8", "k=4", "samples=50,200", "mask=causal"], 4, lambda setting: setting.samples / 200)
     (point,) = half_points(causal, ["n", "samples"])
     assert (point["predicted"], point["deviation"]) == (None, None)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize import METHODS, Curriculum, InputError
+from internalize.curriculum import hidden_at, largest_removal, smaller_removal, subdivide
 
 lengths = st.integers(1, 200)
 levels_of_steps = st.lists(st.integers(-3, 9), max_size=60)
@@ -136,3 +137,55 @@ def check_invariants(stages: tuple, length: int, *, ends_hidden: bool):
 def test_mistakes_are_named(make, words: str):
     with pytest.raises(InputError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "targets"),
+    [
+        ([[0, 8, 12, 14]], (0, 8, 12, 14)),
+        ([[0]], (0,)),
+        ([[0, 4, 6], [0, 2, 3, 4], [0, 1], [0]], (0, 4, 6, 7)),
+    ],
+)
+def test_where_the_targets_are(hidden: list[list[int]], targets: tuple[int, ...]):
+    """As many stages from one target to the next as the chain that loses most there loses steps."""
+    assert subdivide(hidden) == targets
+
+
+def test_stages_between_targets():
+    targets = (0, 4, 6, 7)
+    assert [hidden_at(stage, [0, 4, 6], targets) for stage in range(8)] == [0, 1, 2, 3, 4, 5, 6, 6]
+    assert [hidden_at(stage, [0, 2, 3, 4], targets) for stage in range(8)] == [0, 1, 2, 2, 2, 3, 3, 4]
+    assert [hidden_at(stage, [0, 9, 10], targets) for stage in range(8)] == [
+        0,
+        1,
+        2,
+        3,
+        9,
+        10,
+        10,
+        10,
+    ]  # not among them
+
+
+@given(st.lists(lengths, min_size=1, max_size=5))
+def test_subdivided_curricula(some: list[int]):
+    """Of alike chains it is linear ICoT with Log-ICoT's stages among its own. Of any, no chain loses more than one step a stage,
+    and at the targets each has lost what Log-ICoT takes.
+    """
+    hidden = [counts(Curriculum("log-icot"), length) for length in some]
+    alike = subdivide(hidden[:1])
+    assert [hidden_at(stage, hidden[0], alike) for stage in range(alike[-1] + 1)] == counts(Curriculum("icot"), some[0])
+    assert [hidden_at(target, hidden[0], alike) for target in alike] == hidden[0]
+    targets = subdivide(hidden)
+    for own in hidden:
+        stages = [hidden_at(stage, own, targets) for stage in range(targets[-1] + 1)]
+        assert stages[-1] == own[-1]
+        assert all(after - before in (0, 1) for before, after in pairwise(stages))
+        assert [stages[target] for target in targets[: len(own)]] == own
+
+
+def test_next_removal():
+    assert [largest_removal(good, (0, 8, 12, 14)) for good in (-1, 0, 7, 8, 12, 13)] == [0, 8, 8, 12, 14, 14]
+    assert [smaller_removal(0, failed) for failed in (8, 4, 2, 1, 7)] == [4, 2, 1, 1, 4]
+    assert smaller_removal(8, 12) == 10

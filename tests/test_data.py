@@ -4,6 +4,7 @@ import multiprocessing
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from internalize import Curriculum
 from internalize.counter import words
 from internalize.parity import ParityTree, add_trace, draw_bits, inference_input, parity_stages, stage_input
+from internalize.parity.data import draw_sequences
 from tests.strategies import seeds, trees
 
 
@@ -71,3 +73,10 @@ def test_padding(tree: ParityTree, method):
     assert torch.equal(shown[:, : tree.n], sequence[:, : tree.n])
     assert shown.shape == sequence.shape
     assert not shown[:, tree.n :].any()
+
+
+@pytest.mark.parametrize(("n", "k", "count"), [(30, 16, 500), (64, 32, 77), (70, 32, 1), (130, 64, 129), (2, 2, 64)])
+def test_sequences_by_bits_are_the_traces(n: int, k: int, count: int):
+    tree = ParityTree.draw(n, k, 3)
+    expected = add_trace(tree, draw_bits(n, 3, 17, count, "validation"))
+    assert torch.equal(draw_sequences(tree, 3, 17, count, "validation").T.float(), expected)

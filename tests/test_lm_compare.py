@@ -76,7 +76,9 @@ def costs(draw: st.DrawFn, advance: Any = "steps") -> Cost:
     lengths = tuple(draw(st.lists(st.integers(1, 60), min_size=stages, max_size=stages)))
     method = draw(st.sampled_from(["icot", "log-icot"]))
     first = draw(st.none() | st.integers(1, 60))
-    return Cost(replace(TINY, method=method, advance=advance, first_steps=first), stages, (lengths, lengths), None)
+    return Cost(
+        replace(TINY, method=method, advance=advance, first_steps=first), tuple(range(stages)), (lengths, lengths), None
+    )
 
 
 @given(st.lists(costs(), min_size=1, max_size=4), st.integers(1, 400))
@@ -115,7 +117,7 @@ def test_equal_tokens(one: Cost, other: Cost, steps: int):
 
 def test_scaled_where_accuracy_or_epochs_decide():
     base = replace(TINY, method="icot", advance="accuracy", stage_steps=100, steps=1000)
-    cost = Cost(base, 3, ((10.0, 20.0, 30.0), (10.0, 20.0, 30.0)), None)
+    cost = Cost(base, (0, 1, 2), ((10.0, 20.0, 30.0), (10.0, 20.0, 30.0)), None)
     assert cost.options(1000, 1000) == base
     half = cost.options(500, 1000)
     assert (half.steps, half.stage_steps, half.first_steps) == (500, 50, None)
@@ -123,7 +125,7 @@ def test_scaled_where_accuracy_or_epochs_decide():
         501 * 10 + 100 * 20 + 399 * 30
     )  # a stage begins one update after an evaluation
     epochs = replace(base, advance="epochs", stages_per_epoch=4.0, first_epochs=0.5, smoothing=1.0)
-    cost = Cost(epochs, 3, ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
+    cost = Cost(epochs, (0, 1, 2), ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
     assert cost.tokens(1000, 1000) == 4 * (200 * 10 + 100 * 7 + 100 * 5 + 600 * 3)
     half = cost.options(500, 1000)
     assert (half.stages_per_epoch, half.first_epochs) == (8.0, 0.25)
@@ -165,6 +167,7 @@ def test_row_of_finished_runs(tmp_path: Path):
         "solved": 1,
         "reached": 2,
         "stages": 2,
+        "attempts": pytest.approx(5 / 3),
         "stage_steps": 7,
         "steps": 40,
         "tokens": 1001,

@@ -121,7 +121,7 @@ def read_tokens(work: Internalization, begin: int, updates: int) -> list[int]:
 
 
 @pytest.mark.parametrize("removal", ["pad", "delete"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "adaptive"])
 def test_tokens_are_those_of_collated_batches(method: Method, removal: Any):
     options = replace(TINY, removal=removal, replay=0.0, advance="steps", stage_steps=3, first_steps=2)
     planned = plan(options, [method]).methods[0]
@@ -207,6 +207,19 @@ def test_no_stage_by_accuracy_ends_later_than_planned(stages: int, first: int, e
     assert len(lengths) == stages
     assert first <= lengths[0] <= first + every + 2
     assert all(each <= length <= each + every + 2 for length in lengths[1:])
+
+
+@pytest.mark.parametrize("by", ["stages", "steps"])
+def test_adaptive_is_planned_as_log_icot(by: Any):
+    log, adaptive = plan(replace(TINY, data="parity:n=8,k=8", patience=70), ["log-icot", "adaptive"], by=by).methods
+    assert [stage.stage for stage in adaptive.stages] == [1, 5, 7]  # of those that it may be subdivided into
+    assert [replace(s, stage=i + 1) for i, s in enumerate(adaptive.stages)] == list(log.stages)
+    assert (adaptive.tokens, adaptive.flops, adaptive.steps) == (log.tokens, log.flops, log.steps)
+    assert adaptive.upper_bound == (by == "steps")
+    assert adaptive.reason is not None
+    assert "between log-icot and icot-steps" in adaptive.reason
+    assert "patience=70" in adaptive.reason
+    assert "at worst into 7 stages" in adaptive.reason
 
 
 def test_stages_that_are_not_reached():

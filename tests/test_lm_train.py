@@ -72,7 +72,16 @@ def test_accumulated_parts_make_the_same_update(tmp_path: Path):
 
 
 def test_two_processes_make_the_same_update(tmp_path: Path):
-    options = replace(TINY, replay=0.5, advance="accuracy", first_steps=8, eval_examples=17)
+    options = replace(
+        TINY,
+        method="adaptive",
+        advance="accuracy",
+        threshold=1.0,
+        first_steps=6,
+        patience=4,
+        stage_steps=6,
+        eval_examples=17,
+    )
     train(options, 0, Run(tmp_path / "one"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     done = subprocess.run(
@@ -88,6 +97,7 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
     one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
     assert [m["tokens"] for m in one.metrics()] == [m["tokens"] for m in two.metrics()]
     assert [s["steps"] for s in one.result["stages"]] == [s["steps"] for s in two.result["stages"]]
+    assert [s["hidden"] for s in one.result["stages"]] == [0, 2, 1, 2]  # both have gone back
 
 
 def free_port() -> int:
@@ -294,6 +304,9 @@ def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
         (["--method", "icot", "--side", "right"], "needs --removal delete"),
         (["--removal", "delete", "--hidden-loss", "0.5"], "deletion leaves no slots"),
         (["--method", "cot", "--smoothing", "4"], "cot hides none"),
+        (["--method", "adaptive", "--advance", "steps"], "advance=steps does not go with adaptive"),
+        (["--method", "adaptive", "--cutoff", "3"], "adaptive has its own removal"),
+        (["--patience", "0"], "patience=0 must be at least 1"),
         (["--device", "cpu:0"], "CUDA_VISIBLE_DEVICES"),
         (["--advance", "epochs"], "needs data with an end"),
         (["--replay", "1.5"], "replay=1.5"),

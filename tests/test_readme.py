@@ -1,4 +1,4 @@
-"""The README's code runs as printed."""
+"""The code of the README and of docs/speed.md runs as printed."""
 
 import csv
 import json
@@ -10,12 +10,15 @@ import pytest
 from internalize.results import FOLDER
 
 README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+PAGES = (README, README.parent / "docs" / "speed.md")
+BLOCKS = [
+    block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_python_blocks_run(number: int, capsys: pytest.CaptureFixture[str]):
-    exec(compile(BLOCKS[number], f"README.md, block {number + 1}", "exec"), {})
+    exec(compile(BLOCKS[number], f"block {number + 1}", "exec"), {})
     assert capsys.readouterr().out
 
 

@@ -178,6 +178,29 @@ def test_resumed_elsewhere_says_so(tmp_path: Path):
             torch.testing.assert_close(other.weights()[name], W, rtol=1e-4, atol=1e-4)
 
 
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path):
+    """Its checkpoint says nothing of the order of operations, so it was another; the weights agree to rounding."""
+    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
+    options = replace(SMALL, dtype="float64")
+    train(options, [4], [whole])
+
+    def stop(now: Progress) -> None:
+        if now.done == 10:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(options, [4], [run], report=stop)
+    (path,) = (run.path / "checkpoint").glob("*.json")
+    state = json.loads(path.read_text())
+    del state["arithmetic"]
+    path.write_text(json.dumps(state))
+    said: list[str] = []
+    train(options, [4], [run], resume=True, say=said.append)
+    assert said == ["resumed with arithmetic 2 where it was None: the last bits will differ"]
+    for name, W in whole.weights().items():
+        torch.testing.assert_close(run.weights()[name], W, rtol=0, atol=1e-9)
+
+
 def test_counters_start_with_the_first_gradient():
     """At stage t the layers above t have no optimizer state at all, and have not moved: not even by weight decay."""
     training = Training(TrainOptions(n=8, k=8, steps=3), [0])

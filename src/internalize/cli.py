@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
+from internalize.commands.bench import Bench
 from internalize.commands.certify import Certify
 from internalize.commands.compare import Compare
 from internalize.commands.lm import Lm
@@ -40,6 +41,7 @@ Command = (
     | Annotated[Certify, tyro.conf.subcommand("certify")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Paper, tyro.conf.subcommand("paper")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Lm, tyro.conf.subcommand("lm")]

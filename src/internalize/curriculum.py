@@ -9,11 +9,13 @@ Pure: integers in, integers out, for parity and for text alike. Nothing else in 
 | hidden     | steps replaced by padding (or deleted) in the input                  | section 3.1  |
 | supervised | elements on which the loss is taken: all that are not hidden         | Eq. (loss-t) |
 | level      | height of a step in the tree or graph of its dependencies, h[m]      | section 2.1  |
+| target     | a stage of a curriculum among those between which it is subdivided   |              |
 
 For parity the chain is the k − 1 internal nodes, bottom to top, and the answer is the root.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -128,3 +130,42 @@ def _whole_levels(levels: Sequence[int]) -> Iterator[Sequence[int]]:
     yield range(0)
     for top in sorted(set(levels)):
         yield [step for step, level in enumerate(levels) if level <= top]
+
+
+# A curriculum whose stages may be subdivided. Of one chain of 15 elements Log-ICoT's stages hide 0, 8, 12 and 14 steps; one step at
+# a time there are 15 stages, and those four are the targets 0, 8, 12, 14 among them.
+
+
+def subdivide(hidden: Collection[Sequence[int]]) -> tuple[int, ...]:
+    """The targets: where the stages of a curriculum stand if it can be gone through one step of every chain at a time.
+
+    Args:
+        hidden: of each kind of chain, how many steps the stages hide. One with fewer stages stays at its last.
+    """
+    targets = [0]
+    for stage in range(1, max(map(len, hidden))):
+        targets.append(targets[-1] + max(_at(steps, stage) - _at(steps, stage - 1) for steps in hidden))
+    return tuple(targets)
+
+
+def hidden_at(stage: int, hidden: Sequence[int], targets: Sequence[int]) -> int:
+    """How many steps of a chain a stage hides: at a target what the curriculum's own stage does; between two, a step
+    more at every stage until the chain has lost what it is to lose at the higher one.
+    """
+    above = bisect_left(targets, stage)
+    most = _at(hidden, above)
+    return most if targets[above] == stage else min(_at(hidden, above - 1) + stage - targets[above - 1], most)
+
+
+def largest_removal(good: int, targets: Sequence[int]) -> int:
+    """The stage to try after one that went well: the curriculum's next."""
+    return targets[bisect_right(targets, good)]
+
+
+def smaller_removal(good: int, failed: int) -> int:
+    """The stage to try after one that failed: half as far from the last good one, rounded up; one step stays one step."""
+    return good + (failed - good + 1) // 2
+
+
+def _at(values: Sequence[int], index: int) -> int:
+    return values[min(index, len(values) - 1)]

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import polars as pl
-
 from internalize import columns
 from internalize.columns import Table
 from internalize.errors import InputError
@@ -23,14 +21,16 @@ from internalize.figures.gate_rows import draw_gate_rows
 from internalize.figures.language import draw_language
 from internalize.figures.latency import draw_latency
 from internalize.figures.law import draw_law
-from internalize.figures.phase import draw_phase
+from internalize.figures.phase import draw_phase, half_points
 from internalize.files import read_json
 from internalize.rows import ROWS
-from internalize.sweep import read_cells
+from internalize.sweep import read_cells, success_rates
 
 FOLDER: Final = Path(__file__).parent / "results"
 """Of the stored results."""
 Json = dict[str, Any]
+_PHASE: Final = ("n", "samples")
+"""The options across and upwards of the phase diagram."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,16 @@ def _law(found: Json) -> Shown:
     return Shown(drawings=[draw_law(found["law"])])
 
 
-def _read_cells(path: Path) -> Json:
-    """The cells of a sweep, stored in one file or in the folder that it made."""
-    return {"cells": pl.read_parquet(path) if path.suffix == ".parquet" else read_cells(path.parent)}
+def read_phase(path: Path) -> Json:
+    """What a phase diagram needs: stored in a file, or from the cells of a sweep whose ``sweep.json`` this is."""
+    if path.name != "sweep.json":
+        return read_json(path)
+    cells = read_cells(path.parent)
+    return {"rows": success_rates(cells, _PHASE), "half": half_points(cells, _PHASE)}
 
 
 def _phase(found: Json) -> Shown:
-    return Shown(drawings=[draw_phase(found["cells"], ("n", "samples"))])
+    return Shown(drawings=[draw_phase(found["rows"], found["half"], _PHASE)])
 
 
 def _curricula(found: Json) -> Shown:
@@ -179,12 +182,12 @@ STORED: Final = (
         "phase",
         "Where Algorithm 1 succeeds",
         "The share of successes over n and the number of samples: it goes from none to all around the predicted line.",
-        "phase.parquet",
+        "phase.json",
         "internalize sweep solve n=16,32,64,128,256 k=n/2 samples=0.5x,0.63x,0.79x,1x,1.26x,1.59x,2x --seeds 0:100 "
         "--stop-at-failure",
         "2026-11-16",
         _phase,
-        _read_cells,
+        read_phase,
         "sweep.json",
     ),
     Stored(

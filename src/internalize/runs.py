@@ -54,7 +54,7 @@ _BEFORE: dict[str, Json] = {
         "threshold": 0.99,
     },
     "solve": {"curriculum": "log-icot"},
-    "lm-train": {"layer_loss": 0.0},
+    "lm-train": {"layer_loss": 0.0, "patience": 300},
 }
 """What a run of that kind had before there was an option for it, and its config.json does not say."""
 

@@ -97,6 +97,6 @@ class LmTrain:
             print_json({"runs": rows} if self.seeds else results[0])
         else:
             if not self.seeds:
-                print_table(rows[0]["stages"], ("stage", "hidden", "steps", "exact_match"))  # pyright: ignore[reportArgumentType]
+                print_table(rows[0]["stages"], ("stage", "hidden", "steps", "exact_match", "passed"))  # pyright: ignore[reportArgumentType]
             print_table(rows, ("seed", "exact_match", "examples", "steps", "tokens", "seconds", "out"))
         return 0

@@ -158,8 +158,9 @@ class SweepShow:
             from internalize.figures import save
             from internalize.figures.phase import draw_phase, half_points
 
-            drawing = draw_phase(cells, by)
-            found |= {"half": half_points(cells, by), "figure": str(save(drawing.figure, self.figure, drawing.name))}
+            half = half_points(cells, by)
+            drawing = draw_phase(rows, half, by)
+            found |= {"half": half, "figure": str(save(drawing.figure, self.figure, drawing.name))}
             say(drawing.caption)
         if self.json:
             print_json(found)

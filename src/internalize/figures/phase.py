@@ -24,44 +24,43 @@ _AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "pap
 """What the prediction is of."""
 
 
-def draw_phase(cells: pl.DataFrame, by: Sequence[str]) -> Drawing:
+def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) -> Drawing:
     """A heat map of the share of successes.
 
     Over numbers of samples, with the predicted and the measured number for one half at each value across.
 
     Args:
-        cells: of a sweep, with `success`.
+        rows: of `success_rates`, by the same options.
+        half: of `half_points`, by the same options.
         by: the option across, the one upwards, and perhaps one with a panel for each of its values.
     """
-    x, y = _check(cells, by)
-    panels = _panels(cells, by)
-    columns = cells[x].unique().sort().to_list()
-    heights = cells[y].unique().sort().to_list()
-    points = half_points(cells, by)
+    x, y = by[0], by[1]
+    columns, heights = _values(rows, x), _values(rows, y)
+    panels = _values(rows, by[2]) if len(by) > 2 else [None]
     with house_style():
         figure = Figure(figsize=(PAGE_WIDTH, 3.2), layout="constrained")
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        for axes, (value, own) in zip(all_axes, panels, strict=True):
-            _heat(axes, own, columns, None if points else heights, x, y)
-            _mark(axes, [point for point in points if len(by) < 3 or point[by[2]] == value], columns, x)
+        for axes, value in zip(all_axes, panels, strict=True):
+            own = [row for row in rows if len(by) < 3 or row[by[2]] == value]
+            _heat(axes, own, columns, None if half else heights, x, y)
+            _mark(axes, [point for point in half if len(by) < 3 or point[by[2]] == value], columns, x)
             if len(by) > 2:
-                axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if points else 6)
+                axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if half else 6)
         all_axes[0].set_ylabel("samples a stage" if y == "samples" else y)
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=list(all_axes), pad=0.01, aspect=30)
         bar.set_label("share of runs that succeed")
-        if points:
+        if half:
             handles, labels = all_axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    told = _told(points, by)
-    rates = success_rates(cells, by)
-    runs = [row["cells"] - row["failed"] for row in rates]
+    told = _told(half, by)
+    runs = [row["cells"] - row["failed"] for row in rows]
     most = f"{min(runs)} to {max(runs)}" if min(runs) != max(runs) else str(runs[0])
     return Drawing(
         name=f"phase-{'-'.join(by)}",
         figure=figure,
         title=f"Phase diagram over {' and '.join(by[:2])}",
         caption=f"Share of runs that succeed over {x} and {y}, {sum(runs)} runs, {most} seeds in each place.{told}",
-        alt=f"A heat map of {len(rates)} places over {x} and {y}, from none to all runs succeeding.{told}",
+        alt=f"A heat map of {len(rows)} places over {x} and {y}, from none to all runs succeeding.{told}",
     )
 
 
@@ -125,13 +124,12 @@ def _predicted(runs: pl.DataFrame) -> int | None:
 
 
 def _heat(
-    axes: Axes, cells: pl.DataFrame, columns: Sequence[Any], heights: Sequence[Any] | None, x: str, y: str
+    axes: Axes, rows: Sequence[Json], columns: Sequence[Any], heights: Sequence[Any] | None, x: str, y: str
 ) -> None:
     """A rectangle for each place: a row for each of the heights; without them, numbers on a logarithmic scale."""
     axes.set_facecolor(FAINT)  # where nothing was tried
     for number, column in enumerate(columns):
-        own = success_rates(cells.filter(pl.col(x).eq_missing(column)), [y])
-        rates = {row[y]: row["rate"] for row in own if row["rate"] is not None}
+        rates = {row[y]: row["rate"] for row in rows if row[x] == column and row["rate"] is not None}
         sides = [number - 0.5, number + 0.5]
         if heights is None:
             if rates:
@@ -146,6 +144,12 @@ def _heat(
         axes.set_yticks(range(len(heights)), [_label(height) for height in heights])
     axes.set_xticks(range(len(columns)), [_label(column) for column in columns])
     axes.set_xlabel(x)
+
+
+def _values(rows: Sequence[Json], name: str) -> list[Any]:
+    """The values of an option, in their order; the default first."""
+    found = {row[name] for row in rows}
+    return [*([None] if None in found else []), *sorted(found - {None})]
 
 
 def _by_samples(cells: pl.DataFrame, y: str) -> bool:

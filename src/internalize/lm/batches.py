@@ -1,6 +1,7 @@
 """What a Trainer is fed: positions in the order of training, and the batches that a stage makes of them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class StageCollator:
         self.every_layer = False
         """Whether the model is asked for the states of all its layers, for the loss."""
 
-    def __call__(self, positions: Sequence[int]) -> dict[str, Tensor | bool]:
+    def __call__(self, positions: Sequence[int]) -> dict[str, Any]:
         """The batch of these positions."""
         chains = self.text.chains(self.examples(positions))
         sequences = [
@@ -71,7 +72,7 @@ class StageCollator:
         }
         if self.stages.options.keep_positions:
             columns["position_ids"] = ([s.positions for s in sequences], 0)
-        batch: dict[str, Tensor | bool] = {name: padded(rows, fill) for name, (rows, fill) in columns.items()}
+        batch: dict[str, Any] = {name: padded(rows, fill) for name, (rows, fill) in columns.items()}
         return batch | {"output_hidden_states": True} if self.every_layer else batch
 
     def _chances(self, positions: Sequence[int]) -> list[list[float]]:

@@ -1,9 +1,11 @@
-"""The callback that takes a Trainer through the stages: evaluates, decides when a stage ends, keeps its place."""
+"""The callback that takes a Trainer through the stages: evaluates, decides when a stage ends, keeps its place, and goes back to
+the weights of the last good stage where the schedule does.
+"""
 
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,19 +13,19 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from internalize.errors import InputError
-from internalize.files import read_json, reading, write_json
+from internalize.files import load_tensors, read_json, reading, save_tensors, write_json
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import generate_answers
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.removal import TextStages
-from internalize.lm.schedule import Schedule
+from internalize.lm.schedule import Attempt, Schedule
 
 Json = dict[str, Any]
 PLACE: Final = "internalize.json"
 """In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
-
-
+GOOD: Final = "good.safetensors"
+"""In a Trainer's checkpoint: the weights to go back to, if the attempt under way may fail."""
 _LARGE: Final = 2**30
 
 
@@ -43,7 +45,7 @@ class StageCallback(TrainerCallback):
         if not self.validation:
             raise InputError("no examples are held out, and stages are judged by them; give some as validation")
         self.finished_stages: list[Json] = []
-        """One record a stage that has ended, as in the result."""
+        """One record an attempt at a stage that has ended, as in the result."""
         self.latest: Json = {}
         """The last evaluation."""
         self.ended: int | None = None
@@ -60,6 +62,7 @@ class StageCallback(TrainerCallback):
         self.keep_history = True
         """Whether the Trainer's log may grow. A line an update makes checkpoints long."""
         self._losses = (0.0, 0)
+        self._good: dict[str, torch.Tensor] = {}
         self._stop_at: int | None = None
         self._began = 0.0
         self._evaluated: Json | None = None
@@ -80,7 +83,7 @@ class StageCallback(TrainerCallback):
         if args.dataloader_num_workers and self.options.advance == "accuracy":
             raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not hear of a new stage")
         self.schedule.restart()
-        self.finished_stages, self.ended, self._stop_at, self._losses = [], None, None, (0.0, 0)
+        self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
         if state.global_step:
             self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
         self._began = time.perf_counter() - self.seconds
@@ -88,8 +91,14 @@ class StageCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """A new optimizer where a stage begins, if that is asked for; at the end a learning rate that falls to nothing."""
-        if self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]:
+        """The last good weights where a smaller removal is tried, and a new optimizer there, or at every stage, if that is
+        asked for; at the end a learning rate that falls to nothing.
+        """
+        back = self.schedule.goes_back(state.global_step)
+        if back:
+            put_back(kwargs["model"], self._good)
+            self._good = self._good if self.schedule.may_go_back else {}
+        if back or (self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]):
             kwargs["optimizer"].state.clear()
         left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
         falling = min(self.options.consolidate, state.max_steps // 4)
@@ -100,8 +109,9 @@ class StageCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Evaluate when it is time, and move on when the schedule says so."""
         done = state.global_step
-        stage = self.schedule.stage(done - 1)
-        ends = self.schedule.stage(done) != stage and len(self.finished_stages) <= stage
+        number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
+        recorded = len(self.finished_stages) > number  # when the next was set to begin
+        ends = self.schedule.attempt(done) != number and not recorded
         if done % self.options.eval_every == 0 or ends or done in (self._stop_at, state.max_steps):
             model = kwargs["model"]
             accuracy = self.exact_match(model, stage, args)
@@ -114,13 +124,18 @@ class StageCallback(TrainerCallback):
                 "tokens": int(state.num_input_tokens_seen),
                 "exact_match": accuracy,
             }
-            if ends or self.schedule.advance(done, accuracy):
-                self._end_stage(model, args, stage, accuracy)
-            if self._stop_at is None and stage == self.stages.last and accuracy >= (self.options.stop_at or 2):
+            last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
+            if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
                 self._stop_at = done + self.options.consolidate
+            good = self.schedule.good
+            if ends or (self._stop_at is None and self.schedule.advance(done, accuracy)):
+                self._end_stage(model, args, number, accuracy)
+                recorded = True
+            if self.schedule.good != good:
+                self._good = trained_weights(model) if self.schedule.may_go_back else {}
             if done in (self._stop_at, state.max_steps):
-                if len(self.finished_stages) <= stage:  # else its end was recorded when the next was set to begin
-                    self._end_stage(model, args, stage, accuracy, at=done)
+                if not recorded:
+                    self._end_stage(model, args, number, accuracy, at=done)
                 self.ended = done
                 control.should_training_stop = True
                 if done < state.max_steps:
@@ -153,9 +168,12 @@ class StageCallback(TrainerCallback):
         if args.process_index == 0:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
             self.seconds = time.perf_counter() - self._began
+            if self._good:
+                save_tensors(folder / GOOD, self._good)
             place = {
                 "step": state.global_step,
-                "begins": self.schedule.begins,
+                "attempts": self.schedule.attempts,
+                "good": self.schedule.good,
                 "stages": self.finished_stages,
                 "latest": self.latest,
                 "stop_at": self._stop_at,
@@ -168,14 +186,16 @@ class StageCallback(TrainerCallback):
     # What they do
 
     def _end_stage(
-        self, model: Any, args: TrainingArguments, stage: int, accuracy: float, at: int | None = None
+        self, model: Any, args: TrainingArguments, number: int, accuracy: float, at: int | None = None
     ) -> None:
-        end = min(self.schedule.begins[stage + 1], args.max_steps) if at is None else at
+        began, stage = self.schedule.attempts[number]
+        end = min(self.schedule.attempts[number + 1].begins, args.max_steps) if at is None else at
         record: Json = {
             "stage": stage + 1,
             "hidden": self.stages.hidden[stage],
-            "steps": end - self.schedule.begins[stage],
+            "steps": end - began,
             "exact_match": accuracy,
+            "passed": accuracy >= self.options.threshold,
         }
         if self.options.budgets == "stages":
             record["budgets"] = [self.exact_match(model, shown, args) for shown in range(self.stages.count)]
@@ -195,7 +215,9 @@ class StageCallback(TrainerCallback):
     def restore(self, checkpoint: Path) -> None:
         """Stand where a checkpoint was made."""
         place = read_place(checkpoint)
-        self.schedule.begins = place["begins"]
+        self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
+        self.schedule.good = place["good"]
+        self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
         self.finished_stages = place["stages"]
         self.latest = place["latest"]
         self._stop_at = place["stop_at"]
@@ -203,10 +225,28 @@ class StageCallback(TrainerCallback):
         self.seconds = place["seconds"]
 
 
+def trained_weights(model: Any) -> dict[str, torch.Tensor]:
+    """A copy of the parameters that are trained, out of the way of a GPU's memory."""
+    return {name: weight.detach().to("cpu", copy=True) for name, weight in _trained(model).items()}
+
+
+def put_back(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give a model's trained parameters these values."""
+    trained = _trained(model)
+    assert trained.keys() == weights.keys(), "what was kept is what is trained"
+    with torch.no_grad():
+        for name, weight in trained.items():
+            weight.copy_(weights[name])
+
+
+def _trained(model: Any) -> dict[str, torch.nn.Parameter]:
+    return {name.removeprefix("module."): w for name, w in model.named_parameters() if w.requires_grad}
+
+
 def read_place(checkpoint: Path) -> Json:
     """What a checkpoint says of the curriculum, after its files have been found undamaged."""
     place = read_json(checkpoint / PLACE)
-    kinds = {"step": int, "begins": list, "stages": list, "latest": dict, "losses": list, "files": dict}
+    kinds = {"step": int, "attempts": list, "good": int, "stages": list, "latest": dict, "losses": list, "files": dict}
     kinds |= {"seconds": (int, float), "stop_at": (int, type(None))}
     for key, kind in kinds.items():
         if not isinstance(place.get(key), kind):

@@ -50,11 +50,17 @@ class Cost:
 
     base: LmTrainOptions
     """As asked for, with the method."""
-    stages: int
+    targets: tuple[int, ...]
+    """Which stages it goes through; adaptive, unless one stalls."""
     lengths: tuple[tuple[float, ...], tuple[float, ...]]
-    """Expected tokens of a training sequence by stage: before smoothing sets in, and from there on."""
+    """Expected tokens of a training sequence in each of them: before smoothing sets in, and from there on."""
     per_epoch: int | None
     """Updates of an epoch."""
+
+    @property
+    def stages(self) -> int:
+        """How many stages it goes through."""
+        return len(self.targets)
 
     def options(self, steps: int, of: int) -> LmTrainOptions:
         """For so many updates, where the common budget is ``of``: what is counted in updates is scaled by their ratio."""
@@ -66,7 +72,8 @@ class Cost:
             each = base.stages_per_epoch / scale
             return replace(base, steps=steps, stages_per_epoch=each, first_epochs=base.first_epochs * scale)
         if base.advance == "accuracy":
-            return replace(base, steps=steps, first_steps=first, stage_steps=max(1, round(base.stage_steps * scale)))
+            each, patience = (max(1, round(updates * scale)) for updates in (base.stage_steps, base.patience))
+            return replace(base, steps=steps, first_steps=first, stage_steps=each, patience=patience)
         first = first or max(1, steps // 4)
         stage_steps = 2 * (steps - first) // (3 * (self.stages - 1))
         if stage_steps < 1:
@@ -103,6 +110,7 @@ class Setting:
     budget: Budget
     options: LmTrainOptions
     stages: int
+    """How many there are; of adaptive, those between log-icot's among them."""
     folder: Path
     """Below --out; the same for two budgets that come to the same runs."""
 
@@ -122,9 +130,10 @@ def measure_costs(
         tokenizer, source = work.tokenizer, work.source
         chains = work.text.chains(work.leveled(source.training_sample(min(source.size or SAMPLE // 10, SAMPLE))))
         before, after = (
-            tuple(map(float, expected_lengths(work.stages, chains, smooth=smooth)[0])) for smooth in (False, True)
+            tuple(float(lengths[target]) for target in work.stages.targets)
+            for lengths in (expected_lengths(work.stages, chains, smooth=smooth)[0] for smooth in (False, True))
         )
-        costs.append(Cost(work.options, work.stages.count, (before, after), work.updates_per_epoch))
+        costs.append(Cost(work.options, work.stages.targets, (before, after), work.updates_per_epoch))
     return costs
 
 
@@ -154,7 +163,7 @@ def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> l
             if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME * steps:
                 updates, folder = steps, "steps"
             options = cost.options(updates, steps)
-            found.append(Setting(method, budget, options, cost.stages, Path(folder) / method))
+            found.append(Setting(method, budget, options, cost.targets[-1] + 1, Path(folder) / method))
     return found
 
 
@@ -267,8 +276,9 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         "exact_match_low": max(low, 0.0),
         "exact_match_high": min(high, 1.0),
         "solved": sum(value >= SOLVED for value in exact),
-        "reached": sum(len(result["stages"]) == setting.stages for result in results),
+        "reached": sum(any(r["stage"] == setting.stages for r in result["stages"]) for result in results),
         "stages": setting.stages,
+        "attempts": statistics.fmean(len(result["stages"]) for result in results),
         "stage_steps": setting.stage_steps,
         "steps": _mean(results, "steps"),
         "tokens": _mean(results, "tokens"),

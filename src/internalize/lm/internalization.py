@@ -62,7 +62,8 @@ class Internalization:
         )
         everything = self.source.training_sample(self.source.size or SAMPLE // 10)
         self.levels: LevelSource
-        self.levels, leveled = resolve_levels(everything, options.levels if options.method == "log-icot" else "steps")
+        by_levels = options.curriculum().method == "log-icot"
+        self.levels, leveled = resolve_levels(everything, options.levels if by_levels else "steps")
         self.tokenizer = tokenizer or word_tokenizer(
             [*everything, *self.source.validation, *self.source.test(options.test_examples)]
         )
@@ -73,7 +74,7 @@ class Internalization:
         self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(validation)]))
         """Positions that the longest sequence needs, at whatever stage."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
-        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch)
+        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, self.stages.targets)
         self.positions = Positions(options.steps * options.batch)
         self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
         self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)

@@ -134,6 +134,7 @@ class Asking:
     hidden: tuple[int, ...]
     stage_slots: tuple[int, ...]
     count_slots: tuple[int, ...]
+    targets: tuple[int, ...]
 
     def text(self, tokenizer: Any) -> TextFormat:
         """The format of prompts and answers."""
@@ -141,7 +142,7 @@ class Asking:
 
     def stages(self, text: TextFormat) -> TextStages:
         """The stages that the model was trained through."""
-        return TextStages(self.curriculum, text.slot, self.hidden, self.stage_slots, self.count_slots)
+        return TextStages(self.curriculum, text.slot, self.hidden, self.stage_slots, self.count_slots, self.targets)
 
     @classmethod
     def of(cls, data: str, levels: str, text: TextFormat, stages: TextStages) -> "Asking":
@@ -155,6 +156,7 @@ class Asking:
             stages.hidden,
             stages.stage_slots,
             stages.count_slots,
+            stages.targets,
         )
 
     @classmethod
@@ -169,10 +171,11 @@ class Asking:
         if found.get("version") != VERSION:
             raise InputError(f"{path} has version {found.get('version')!r}; this package reads version {VERSION}")
         try:
+            found.setdefault("targets", range(len(found["hidden"])))  # of older models: every stage is one
             options = dict(found["curriculum"])
             options["smoothing"] = float(options["smoothing"])
             tables: dict[str, Any] = {
-                name: tuple(map(int, found[name])) for name in ("hidden", "stage_slots", "count_slots")
+                name: tuple(map(int, found[name])) for name in ("hidden", "stage_slots", "count_slots", "targets")
             }
             plain: dict[str, Any] = {name: str(found[name]) for name in ("data", "levels", "unit", "slot_token")}
             asking = cls(curriculum=CurriculumOptions(**options), **plain, **tables)
@@ -182,6 +185,9 @@ class Asking:
             raise InputError(
                 f"{path} is damaged: {len(asking.hidden)} stages and {len(asking.stage_slots)} slot counts"
             )
+        last = len(asking.hidden) - 1
+        if sorted({0, *asking.targets, last}) != list(asking.targets):
+            raise InputError(f"{path} is damaged: targets={asking.targets} do not go from 0 up to {last}")
         return asking
 
     def as_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from internalize.curriculum import Curriculum, Side
 from internalize.errors import InputError
 from internalize.options import check_choices
 
-Method = Literal["none", "cot", "icot", "icot-steps", "log-icot", "pause"]
+Method = Literal["none", "cot", "icot", "icot-steps", "log-icot", "adaptive", "pause"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
@@ -24,10 +24,11 @@ class CurriculumOptions:
 
     method: Method = "log-icot"
     """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. log-icot: level by
-    level where levels are known, else half of what remains. pause: no chain, but as many slots."""
+    level where levels are known, else half of what remains. adaptive: as log-icot, but a stage that stalls is tried again
+    with half as many steps. pause: no chain, but as many slots."""
     levels: LevelSource = "auto"
-    """For log-icot, where levels come from: given with the data, the graph of the steps (<<16-3=13>> <<13*2=26>>), or
-    none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
+    """For log-icot and adaptive, where levels come from: given with the data, the graph of the steps (<<16-3=13>>
+    <<13*2=26>>), or none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
     removal: Removal = "pad"
     """pad: a hidden token leaves a slot in its place, scratch space for the model. delete: it leaves nothing."""
     slots: int | None = None
@@ -80,6 +81,8 @@ class CurriculumOptions:
                 return self._plain("none")
             case "cot" | "log-icot":
                 return self._plain(self.method)
+            case "adaptive":
+                return self._plain("log-icot")
             case "icot" | "icot-steps":
                 return Curriculum("icot", side=self.side, cutoff=self.cutoff)
 
@@ -87,6 +90,11 @@ class CurriculumOptions:
         if self.side != "left" or self.cutoff is not None:
             raise InputError(f"side and cutoff belong to icot and icot-steps; {self.method} has its own removal")
         return Curriculum(method)
+
+    @property
+    def subdivides(self) -> bool:
+        """Whether there are stages between those of the curriculum, for when one stalls."""
+        return self.method == "adaptive"
 
     @property
     def padded(self) -> bool:
@@ -105,6 +113,9 @@ class ScheduleOptions:
     --stage-steps updates. epochs: --stages-per-epoch stages an epoch (Deng et al.: tokens removed per epoch)."""
     stage_steps: int = 1000
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
+    patience: int = 300
+    """For adaptive: updates after which a stage that has not reached the threshold is given up, unless it removes a single
+    step: that one has --stage-steps. Training goes back to the weights of the last stage that passed, and tries half as much."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0
@@ -122,7 +133,7 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name, least in {"steps": 1, "stage_steps": 1, "first_steps": 1, "consolidate": 0}.items():
+        for name, least in {"steps": 1, "stage_steps": 1, "patience": 1, "first_steps": 1, "consolidate": 0}.items():
             value: int | None = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name}={value} must be at least {least}")
@@ -215,6 +226,10 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
+        if self.subdivides and self.advance != "accuracy":
+            raise InputError(
+                f"advance={self.advance} does not go with adaptive: it needs accuracy, for that tells which stages stall"
+            )
         if self.batch % self.accumulate:
             raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
         for name in ("lr", "weight_decay", "clip", "layer_loss"):

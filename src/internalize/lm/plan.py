@@ -94,9 +94,10 @@ def stage_begins(options: LmTrainOptions, stages: int, updates_per_epoch: int | 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage, counted from 1."""
+    """One stage."""
 
     stage: int
+    """Its number, from 1. Of adaptive only those are planned at which log-icot would be."""
     hidden: int
     """Hidden units of the longest chain."""
     slots: int
@@ -227,15 +228,15 @@ def _check(options: LmTrainOptions, methods: Sequence[Method], by: By) -> None:
 
 def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: ModelSize, gpu: Gpu) -> MethodPlan:
     options, stages = work.options, work.stages
-    begins = stage_begins(options, stages.count, work.updates_per_epoch)
+    begins = stage_begins(options, len(stages.targets), work.updates_per_epoch)
     assert len(work.schedule.begins) == 1 or work.schedule.begins == begins[:-1], "as training does"
     total = begins[-1] if by == "stages" else options.steps
     ends = [min(begin, total) for begin in begins[1:-1]] + [total]
     unsmoothed = expected_lengths(stages, chains, smooth=False)
     smoothed = expected_lengths(stages, chains)
     rows: list[StagePlan] = []
-    for stage, end in enumerate(ends):
-        begin = min(begins[stage], total)
+    for stage, begin, end in zip(stages.targets, begins, ends, strict=False):
+        begin = min(begin, total)
         early = max(min(end, work.schedule.unsmoothed) - begin, 0)
         updates = end - begin
         tokens, squares = options.batch * (early * unsmoothed[:, stage] + (updates - early) * smoothed[:, stage])
@@ -262,8 +263,10 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
         tokens=sum(row.tokens for row in rows),
         flops=flops,
         gpu_hours=gpu.hours(flops),
-        upper_bound=options.advance == "accuracy" or options.stop_at is not None,
-        reason=_reason(options, begins, total),
+        # A stage that is subdivided takes more than planned, but no run more than its updates in all.
+        upper_bound=(options.advance == "accuracy" or options.stop_at is not None)
+        and (by == "steps" or not options.subdivides),
+        reason=_reason(options, stages, begins, total),
         answer=_answer(size, answers),
     )
 
@@ -280,14 +283,18 @@ def _answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
     return AnswerPlan(given / len(answers), generated / len(answers), flops / len(answers))
 
 
-def _reason(options: LmTrainOptions, begins: Sequence[int], total: int) -> str | None:
+def _reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
     said: list[str] = []
-    missed = next((stage for stage, begin in enumerate(begins[:-1]) if begin >= total), None)
+    missed = next(((s, begin) for s, begin in zip(stages.targets, begins, strict=False) if begin >= total), None)
     if missed is not None:
+        stage, begin = missed
+        said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
+    if options.subdivides:
         said.append(
-            f"steps={total} ends before stage {missed + 1} of {len(begins) - 1} begins, which is after {begins[missed]}"
+            f"between log-icot and icot-steps: planned as log-icot; a stage that stalls for patience={options.patience} updates "
+            f"is subdivided, at worst into {stages.count} stages of one step each"
         )
-    if options.advance == "accuracy":
+    elif options.advance == "accuracy":
         said.append("an upper bound: a stage ends sooner if held-out exact match reaches the threshold")
     if options.stop_at is not None:
         said.append(f"an upper bound: training ends sooner if exact match reaches stop_at={options.stop_at:g}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from internalize.curriculum import Curriculum
+from internalize.curriculum import Curriculum, hidden_at, subdivide
 from internalize.errors import InputError
 from internalize.lm.chains import Chain, Unit
 from internalize.lm.options import CurriculumOptions
@@ -27,7 +27,8 @@ MAX_OFFSET: Final = 99
 
 def unit_of(options: CurriculumOptions, levels: str) -> Unit:
     """What the curriculum removes one by one: steps or tokens. ``levels`` is the resolved source of levels."""
-    return "token" if options.method == "icot" or (options.method == "log-icot" and levels == "tokens") else "step"
+    halved = options.curriculum().method == "log-icot" and levels == "tokens"
+    return "token" if options.method == "icot" or halved else "step"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class TextStages:
     """By stage: slots that an example has."""
     count_slots: tuple[int, ...]
     """By number of hidden units: slots, for replayed and smoothed examples."""
+    targets: tuple[int, ...]
+    """Which stages are the curriculum's own: all, unless it subdivides them."""
 
     @classmethod
     def measure(cls, options: CurriculumOptions, chains: Iterable[Chain], slot: int) -> "TextStages":
@@ -62,21 +65,24 @@ class TextStages:
             lengths = _prefix_lengths(chain, options.side == "right")
             kind = (len(chain.units), chain.levels)
             longest[kind] = [max(pair) for pair in zip(longest.get(kind, lengths), lengths, strict=True)]
-        stages = {kind: hidden_units(curriculum, *kind) for kind in longest}
+        own = {kind: hidden_units(curriculum, *kind) for kind in longest}
+        targets = subdivide(own.values()) if options.subdivides else tuple(range(max(map(len, own.values()))))
+        count = targets[-1] + 1
+        stages = {kind: [hidden_at(stage, hidden, targets) for stage in range(count)] for kind, hidden in own.items()}
         most = math.inf if options.slots is None else options.slots
-        count = max(map(len, stages.values()))
         return cls(
             options,
             slot,
-            tuple(max(_at(hidden, stage) for hidden in stages.values()) for stage in range(count)),
+            tuple(max(hidden[stage] for hidden in stages.values()) for stage in range(count)),
             tuple(
-                int(min(most, max(longest[kind][_at(hidden, stage)] for kind, hidden in stages.items())))
+                int(min(most, max(longest[kind][hidden[stage]] for kind, hidden in stages.items())))
                 for stage in range(count)
             ),
             tuple(
                 int(min(most, max(_at(lengths, units) for lengths in longest.values())))
                 for units in range(max(map(len, longest.values())))
             ),
+            targets,
         )
 
     @property
@@ -108,7 +114,7 @@ class TextStages:
         """
         if stage == self.last and self.options.method != "cot":
             return len(chain.units)
-        return _at(hidden_units(self._curriculum, len(chain.units), chain.levels), stage)
+        return hidden_at(stage, hidden_units(self._curriculum, len(chain.units), chain.levels), self.targets)
 
     def training(self, chain: Chain, stage: int, chance: Sequence[float], *, smooth: bool = True) -> Row:
         """The sequence of one training example; ``chance`` has four numbers in [0, 1) that decide what is random."""

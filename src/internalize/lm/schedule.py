@@ -1,26 +1,52 @@
-"""When each stage begins: at an update fixed beforehand, or once held-out accuracy allows it."""
+"""When each stage begins: at an update fixed beforehand, or once held-out accuracy allows it; and when one is given up."""
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from internalize.curriculum import largest_removal, smaller_removal
 from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
 
 
+class Attempt(NamedTuple):
+    """A stage, from its first update on, counted from 0. It lasts until the next attempt begins."""
+
+    begins: int
+    stage: int
+
+
 class Schedule:
-    """``begins[s]`` is the first update of stage s, counted from 0. Which stage an update belongs to is a function of its
-    number alone, so batches may be prepared ahead and a resumed run sees the same ones.
+    """Which stage an update belongs to. That is a function of its number alone, so batches may be prepared ahead and a resumed
+    run sees the same ones.
+
+    Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that does not
+    reach the threshold with ``patience`` updates is followed by one that removes half as much, counted from the last good
+    stage; the one after a good stage goes for the next target again. An attempt at the very next stage cannot be made
+    smaller and has ``stage_steps``; then its stage counts as good, whatever it came to. Without stages between targets all
+    attempts are of this kind: each stage has one.
     """
 
-    def __init__(self, options: ScheduleOptions, stages: int, updates_per_epoch: int | None) -> None:
+    def __init__(
+        self,
+        options: ScheduleOptions,
+        stages: int,
+        updates_per_epoch: int | None,
+        targets: Sequence[int] | None = None,
+    ) -> None:
         self.options = options
         self.stages = stages
-        self.begins = [0]
+        self.targets = range(stages) if targets is None else targets
+        self.attempts = [Attempt(0, 0)]
+        """In the order of training."""
+        self.good = -1
+        """By accuracy: the last stage that was passed, or had all the updates it may have."""
         self.unsmoothed = 0
         """Updates before smoothing sets in."""
         if options.advance == "steps":
             first = options.first_steps or options.stage_steps
-            self.begins = [0, *(first + stage * options.stage_steps for stage in range(stages - 1))]
+            self.attempts += (Attempt(first + (s - 1) * options.stage_steps, s) for s in range(1, stages))
         elif options.advance == "epochs":
             if updates_per_epoch is None:
                 raise InputError(
@@ -28,34 +54,64 @@ class Schedule:
                 )
             self.unsmoothed = first = round(options.first_epochs * updates_per_epoch)
             each = max(1, round(updates_per_epoch / options.stages_per_epoch))
-            self.begins = [0, *(first + stage * each for stage in range(1, stages))]
+            self.attempts += (Attempt(first + stage * each, stage) for stage in range(1, stages))
 
     def restart(self) -> None:
-        """Forget the stages that accuracy has allowed."""
+        """Forget the attempts that accuracy has led to."""
         if self.options.advance == "accuracy":
-            self.begins = [0]
+            self.attempts, self.good = [Attempt(0, 0)], -1
+
+    @property
+    def begins(self) -> list[int]:
+        """The first update of every attempt."""
+        return [attempt.begins for attempt in self.attempts]
+
+    def attempt(self, update: int) -> int:
+        """Which attempt an update belongs to."""
+        return bisect_right(self.attempts, update, key=lambda attempt: attempt.begins) - 1
 
     def stage(self, update: int) -> int:
         """The stage of an update."""
-        return bisect_right(self.begins, update) - 1
+        return self.attempts[self.attempt(update)].stage
+
+    def goes_back(self, update: int) -> bool:
+        """Whether with this update a smaller removal is tried, because a larger one has failed."""
+        number = self.attempt(update)
+        if not number or self.attempts[number].begins != update:
+            return False
+        return self.attempts[number].stage < self.attempts[number - 1].stage
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether the latest attempt may yet be given up for a smaller one."""
+        return self.attempts[-1].stage - self.good > 1
 
     def longest(self, stage: int) -> float:
-        """Updates that a stage may have when accuracy decides."""
+        """Updates that an attempt at a stage may have when accuracy decides."""
+        if stage - self.good > 1:
+            return min(self.options.patience, self.options.stage_steps)
         if stage == self.stages - 1:
             return math.inf
         first = self.options.first_steps or max(self.options.steps // 2, 1)
         return self.options.stage_steps if stage else first
 
     def advance(self, done: int, accuracy: float) -> bool:
-        """After ``done`` updates, with that accuracy at their stage: whether the next stage is now set to begin.
+        """After ``done`` updates, with that accuracy at their stage: whether another attempt is now set to begin.
 
-        The batch of the next update may be prepared already, so a new stage begins with the one after it.
+        The batch of the next update may be prepared already, so it begins with the one after it.
         """
-        stage = len(self.begins) - 1
-        if self.options.advance != "accuracy" or stage + 1 >= self.stages or done <= self.begins[-1]:
+        began, stage = self.attempts[-1]
+        if self.options.advance != "accuracy" or done <= began or self.good == self.stages - 1:
             return False
         begins = done + 1
-        if accuracy < self.options.threshold and begins - self.begins[-1] < self.longest(stage):
+        passed = accuracy >= self.options.threshold
+        if not passed and begins - began < self.longest(stage):
             return False
-        self.begins.append(begins)
+        if passed or not self.may_go_back:
+            self.good = stage
+            if stage == self.stages - 1:
+                return False
+            self.attempts.append(Attempt(begins, largest_removal(stage, self.targets)))
+        else:
+            self.attempts.append(Attempt(begins, smaller_removal(self.good, stage)))
         return True

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.files import reading
@@ -25,6 +25,8 @@ from internalize.lm.tasks import is_task
 from internalize.runs import Run, begin_runs
 
 KIND = "lm-train"
+_BEFORE: Final[Json] = {"layer_loss": 0.0, "patience": LmTrainOptions.patience}
+"""Options that older runs do not have, with what those runs did."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
     from dataclasses import fields
 
     try:
-        given: Json = {field.name: config[field.name] for field in fields(LmTrainOptions)}
+        given: Json = {field.name: {**_BEFORE, **config}[field.name] for field in fields(LmTrainOptions)}
         given["smoothing"] = float(given["smoothing"])
         return LmTrainOptions(**given)
     except (KeyError, TypeError, ValueError) as error:

@@ -65,6 +65,11 @@ def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> 
     return found
 
 
+def filled(start: int, stop: int) -> Integers:
+    """range(start, stop), and −1 up to a multiple of 64: an order for ``transposed``."""
+    return np.pad(np.arange(start, stop), (0, (start - stop) % LONG), constant_values=-1)
+
+
 def write_nodes(tree: ParityTree, states: Words, level: int) -> None:
     """Write the nodes of levels 1 … ``level`` to their positions, from the bits that are there."""
     for layer in range(level):

@@ -23,6 +23,16 @@ from internalize.parity.mask import level_mask, masked_softmax
 from internalize.parity.transformer import check_width
 from internalize.parity.tree import Levels
 
+Written = Literal["node", "level"]
+"""The chain node by node, or a whole level at a time."""
+
+
+def chain_passes(levels: Levels, by: Written) -> list[range]:
+    """The sequential passes of generation: k − 1 single nodes or L whole levels, as ranges of positions."""
+    if by == "level":
+        return [levels.nodes(level) for level in range(1, levels.L + 1)]
+    return [range(m, m + 1) for m in range(levels.n, levels.T)]
+
 
 class CoTTransformer(nn.Module):
     """One layer, gate 1 on the nodes, zero weights at the start."""
@@ -55,15 +65,11 @@ class CoTTransformer(nn.Module):
         Y = self.link(D @ self.attention())
         return torch.cat([D[..., : self.levels.n].expand(*Y.shape[:-1], -1), Y], dim=-1)
 
-    def passes(self, by: Literal["node", "level"]) -> list[range]:
-        """The sequential passes of generation: k − 1 single nodes or L whole levels, as ranges of positions."""
-        if by == "level":
-            return [self.levels.nodes(level) for level in range(1, self.levels.L + 1)]
-        return [range(m, m + 1) for m in range(self.levels.n, self.levels.T)]
+    def passes(self, by: Written) -> list[range]:
+        """The sequential passes of generation."""
+        return chain_passes(self.levels, by)
 
-    def generate(
-        self, bits: Float[Tensor, "*data B n"], by: Literal["node", "level"] = "node"
-    ) -> Float[Tensor, "*runs B T"]:
+    def generate(self, bits: Float[Tensor, "*data B n"], by: Written = "node") -> Float[Tensor, "*runs B T"]:
         """Write the chain behind the bits: each pass reads what earlier passes wrote.
 
         The values are fed back as they are, not rounded to ±1: the model has no tokens other than its states.

@@ -44,6 +44,7 @@ from internalize.parity.bitmatrix import (
     Integers,
     Words,
     differing,
+    filled,
     ones,
     transposed,
     use_native,
@@ -146,14 +147,9 @@ def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[_Sorted]:
 def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integers:
     """How many nodes of levels 1 … ``level`` are −1, for each sample."""
     n, M = tree.n, tree.levels.level_end[level]
-    states = transposed(rows, _filled(0, len(rows)), room=M, native=native)
+    states = transposed(rows, filled(0, len(rows)), room=M, native=native)
     write_nodes(tree, states, level)
-    return ones(transposed(states, _filled(n, M), native=native))[: len(rows)]
-
-
-def _filled(start: int, stop: int) -> Integers:
-    """range(start, stop), and −1 up to a multiple of 64."""
-    return np.pad(np.arange(start, stop), (0, (start - stop) % LONG), constant_values=-1)
+    return ones(transposed(states, filled(n, M), native=native))[: len(rows)]
 
 
 def _sorted(tree: ParityTree, rows: Words, S: Integers, level: int, native: bool) -> _Sorted:

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 from numpy.typing import NDArray
 from torch import Tensor
 
 from internalize.counter import Stream, words
+from internalize.parity.bitmatrix import filled, transposed, write_nodes
 from internalize.parity.stages import ParityStage
 from internalize.parity.tree import ParityTree
 
@@ -45,7 +46,7 @@ def draw_bits(
 ) -> Float[Tensor, "B n"]:
     """The same samples as ±1, one row each: a drawn 0 is +1, a drawn 1 is −1."""
     drawn = np.unpackbits(packed_bits(n, seed, start, count, stream), axis=1, count=n, bitorder="little")
-    return 1 - 2 * torch.from_numpy(drawn).to(dtype)  # pyright: ignore[reportUnknownMemberType]
+    return _signs(drawn, dtype)
 
 
 def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tensor, "*runs B T"]:
@@ -59,6 +60,21 @@ def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tenso
         sequence[..., nodes.start : nodes.stop] = values
         values = values[..., 0::2] * values[..., 1::2]  # above the leaves, siblings are neighbours
     return sequence
+
+
+def draw_sequences(
+    tree: ParityTree, seed: int, start: int, count: int, stream: Stream = "train"
+) -> Int8[Tensor, "T B"]:
+    """The sequences of the same samples, one row a position: nodes are exclusive ors of the packed bits, 64 at a time."""
+    rows = packed_words(tree.n, seed, start, count, stream)
+    states = transposed(rows, filled(0, count), room=tree.T, native=False)
+    write_nodes(tree, states, tree.L)
+    drawn = np.unpackbits(states[: tree.T].astype("<u8").view(np.uint8), axis=1, count=count, bitorder="little")
+    return _signs(drawn, torch.int8)
+
+
+def _signs(drawn: NDArray[np.uint8], dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(drawn).to(dtype).mul_(-2).add_(1)  # pyright: ignore[reportUnknownMemberType]
 
 
 def pad(sequence: Float[Tensor, "*runs B T"], hidden: Sequence[int]) -> Float[Tensor, "*runs B T"]:

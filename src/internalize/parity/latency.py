@@ -6,7 +6,8 @@ r"""How long an answer takes: one pass of the internalised model, k − 1 of the
 | level  | –                      | the chain level by level: \(\log_2 k\) passes, all nodes of a level at once | –           |
 | direct | internalised reasoning | the bits in, the root out: one pass through \(\log_2 k\) layers             | section 3.1 |
 
-Weights decide nothing here: a softmax takes as long whatever it is of.
+Weights decide nothing of a model whose weights may still change: a softmax takes as long whatever it is of. With fixed weights
+(``sparse.py``) it need not be computed at all.
 """
 
 import math
@@ -14,7 +15,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,24 +23,51 @@ from torch import Tensor, nn
 from internalize.parity.cot import CoTTransformer
 from internalize.parity.data import draw_bits
 from internalize.parity.link import get_link
+from internalize.parity.sparse import WAYS, By
 from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import Levels
 from internalize.parity.weights import form_of_weights, read_weights
 from internalize.runs import Run
 from internalize.workers import torch_threads
 
-By = Literal["node", "level", "direct"]
-WAYS: tuple[By, ...] = get_args(By)
 BATCHES = (1, 1000)
 WARM_UP = 5
 
 
+class Answerer(Protocol):
+    """Something that answers bits, samples × n, in a number of passes."""
+
+    @property
+    def levels(self) -> Levels:
+        """The problem."""
+        ...
+
+    @property
+    def by(self) -> By:
+        """The way in which it does."""
+        ...
+
+    @property
+    def passes(self) -> int:
+        """Passes that wait for each other."""
+        ...
+
+    def __call__(self, bits: Tensor, /) -> Tensor:
+        """The roots."""
+        ...
+
+
 @dataclass(frozen=True)
 class Answering:
-    """A model and the way in which it gives its answer to some bits."""
+    """A model with weights that may still change, and the way in which it gives its answer to some bits."""
 
     model: LevelTransformer | CoTTransformer
     by: By
+
+    @property
+    def levels(self) -> Levels:
+        """The problem."""
+        return self.model.levels
 
     @property
     def passes(self) -> int:
@@ -84,12 +112,12 @@ def models_of(run: Run) -> list[Answering]:
     return [Answering(model, by) for by in (("node", "level") if cot else ("direct",))]
 
 
-def measure_latency(subjects: Sequence[Answering], batch: int, repeats: int) -> list[Latency]:
+def measure_latency(subjects: Sequence[Answerer], batch: int, repeats: int) -> list[Latency]:
     """Time an answer of each on one thread. All of them, over and over, so that whatever disturbs disturbs all alike.
 
     Each time in another order: whoever always came after the one with the largest weights would find the caches cold.
     """
-    inputs = [draw_bits(subject.model.levels.n, 0, 0, batch, "test") for subject in subjects]
+    inputs = [draw_bits(subject.levels.n, 0, 0, batch, "test") for subject in subjects]
     times: list[list[float]] = [[] for _ in subjects]
     order, generator = list(range(len(subjects))), random.Random(0)  # noqa: S311  (no secret)
     with torch_threads(1), torch.inference_mode():

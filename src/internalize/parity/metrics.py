@@ -86,16 +86,23 @@ def child_attention(model: Model, trees: Sequence[ParityTree]) -> Float[Tensor, 
 
 
 @torch.no_grad()
-def measure(model: Model, trees: Sequence[ParityTree], sequence: Float[Tensor, "runs B T"]) -> list[dict[str, Any]]:
-    """The measurements of every run on the true sequences of its samples."""
+def measure(
+    model: Model,
+    trees: Sequence[ParityTree],
+    sequence: Float[Tensor, "runs B T"],
+    output: Float[Tensor, "runs B T"] | None = None,
+) -> list[dict[str, Any]]:
+    """The measurements of every run on the true sequences of its samples; ``output``: what ``infer`` said of them, if known."""
     levels = model.levels
-    output = infer(model, sequence[..., : levels.n])
-    right = (output * sequence > 0).to(output.dtype)
+    output = infer(model, sequence[..., : levels.n]) if output is None else output
+    by_level = [
+        (output[..., nodes] * sequence[..., nodes] > 0).to(output.dtype).mean((-1, -2))
+        for nodes in (_slice(levels, level) for level in range(1, levels.L + 1))
+    ]
     error = output[..., -1] - sequence[..., -1]
-    by_level = [right[..., _slice(levels, level)].mean((-1, -2)) for level in range(1, levels.L + 1)]
     columns: dict[str, list[Any]] = {
         "level_accuracy": torch.stack(by_level, dim=-1).tolist(),
-        "accuracy": right[..., -1].mean(-1).tolist(),
+        "accuracy": by_level[-1].tolist(),
         "l2_error": error.square().mean(-1).tolist(),
         "max_error": error.abs().amax(-1).tolist(),
         "child_attention": child_attention(model, trees).tolist(),

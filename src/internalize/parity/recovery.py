@@ -17,6 +17,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from internalize.parity.tree import ParityTree
+from internalize.parity.weights import Form, weight_shapes
+
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -47,6 +50,17 @@ def recovered_columns(columns: Float[Tensor, "keys nodes"], pairs: Pairs, K: flo
     children, others = split(columns, pairs)
     slack = 1e-9 * K  # K need not be a binary number, nor then 2K − K exactly K
     return (children[0] == children[1]) & (others.amax(dim=0) <= children[0] - K + slack)
+
+
+def recovered_weights(tree: ParityTree, form: Form, K: float) -> list[Float[Tensor, "keys nodes"]]:
+    """What Algorithm 1 aims at, in level form or that of explicit CoT: K at the children, 0 elsewhere."""
+    found = [torch.zeros(shape, dtype=torch.float64) for shape in weight_shapes(tree.levels, form).values()]
+    assert form != "block", "block form has columns of no node"
+    for number, w in enumerate(found):
+        nodes = tree.levels.nodes(number + 1) if form == "level" else range(tree.n, tree.T)
+        children = torch.tensor([tree.children(m) for m in nodes])
+        w.scatter_(0, children.T, K)
+    return found
 
 
 def split(columns: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:

@@ -4,12 +4,9 @@ r"""Gradients and answers over more samples than fit in memory: chunk by chunk, 
 | ----------- | ----------- | ------------------------------------------------------------------ | ----------- |
 | X           | x^(ℓ)_[ℓ+1] | states, one row a position and one column a sample                 | section 2.2 |
 | true_values | b_m         | true values of a level, from the bits alone                        | section 2.1 |
-| base        | –           | softmax weight of the many keys of a column that have equal logits | –           |
 
 States are positions × samples here, the transpose of ``transformer.py``: gathering a few positions is then a copy of
-whole rows. A quantised column has few distinct logits; all keys but a few share one. Where that is so, its mean over
-the keys is \(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}) x_j\), which costs as much as the states
-themselves; where it is not (the grid 1 leaves many keys at −1), the product is dense. The two are one function.
+whole rows. Trained layers are applied in their sparse form, ``sparse.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +21,11 @@ from torch import Tensor, nn
 from internalize.counter import Stream
 from internalize.parity.data import draw_bits
 from internalize.parity.link import Link
+from internalize.parity.sparse import STATE_NUMBERS, SparseModel, level_writes
 from internalize.parity.transformer import LevelTransformer
 from internalize.parity.tree import ParityTree
 
 Module = TypeVar("Module", bound=nn.Module)
-
-_STATE_NUMBERS = 2**23
-"""Numbers in a chunk's states by default: 32 MB in float32."""
-_FEW = 6
-"""A column is sparse if it has on average at most this many keys whose logit is not the common one."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +41,14 @@ class Samples:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the states' dtype and device."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
+
     def default_chunk(self, copies: int = 1) -> int:
         """Samples whose states fill the default memory, if so many copies of them are held."""
-        return max(_STATE_NUMBERS // (copies * self.tree.T), 1)
+        return max(STATE_NUMBERS // (copies * self.tree.T), 1)
 
     def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
         """The bits, at most a chunk of them at a time."""
@@ -75,47 +73,6 @@ def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Flo
     return leaves.view(-1, 2**level, bits.shape[1]).prod(dim=1)
 
 
-class _Layer:
-    """One layer with fixed weights, as a map from the states it reads to the level it writes."""
-
-    def __init__(self, W: Float[Tensor, "keys nodes"], link: Link, like: Tensor) -> None:
-        self.link = link
-        attention = W.softmax(dim=0)
-        common = W.median(dim=0, keepdim=True).values
-        few = common != W
-        base = (common - W.logsumexp(dim=0, keepdim=True)).exp()
-        self.dense = None
-        if int(few.sum()) > _FEW * W.shape[1]:
-            self.dense = attention.T.contiguous().to(like)
-            return
-        rows, columns = few.nonzero(as_tuple=True)
-        self.rows, self.columns = rows.to(like.device), columns.to(like.device)
-        self.extra = (attention - base)[rows, columns].unsqueeze(1).to(like)
-        self.base = base.T.to(like)
-
-    def __call__(self, X: Float[Tensor, "keys b"]) -> Float[Tensor, "nodes b"]:
-        if self.dense is not None:
-            return self.link(self.dense @ X)
-        z = self.base * X.sum(dim=0)
-        return self.link(z.index_add_(0, self.columns, self.extra * X[self.rows]))
-
-
-class _States:
-    """States after the given layers, computed into one buffer."""
-
-    def __init__(self, tree: ParityTree, W: Sequence[Tensor], link: Link, like: Tensor) -> None:
-        self.levels = tree.levels
-        self.layers = [_Layer(w, link, like) for w in W]
-
-    def __call__(self, bits: Float[Tensor, "n b"]) -> Float[Tensor, "keys b"]:
-        end = self.levels.level_end
-        X = bits.new_empty(end[len(self.layers)], bits.shape[1])
-        X[: end[0]] = bits
-        for index, layer in enumerate(self.layers):
-            X[end[index] : end[index + 1]] = layer(X[: end[index]])
-        return X
-
-
 @torch.no_grad()
 def gradient_at_zero(
     samples: Samples, below: Sequence[Tensor], link: Link, columns: Sequence[int] | None = None
@@ -134,10 +91,9 @@ def gradient_at_zero(
     columns = range(tree.levels.width(stage + 1)) if columns is None else columns
     M = tree.levels.level_end[stage]
     total = torch.zeros(M, len(columns), dtype=torch.float64)
-    states = None
+    model = SparseModel(tree.levels, level_writes(tree.levels, below), link, like=samples.like)
     for bits in samples.share().chunks():
-        states = states or _States(tree, below, link, like=bits)
-        X = states(bits)
+        X = model.states(bits)
         z = X.mean(dim=0)
         R = (link(z) - true_values(tree, bits, stage + 1)[list(columns)]) * link.slope(z)
         total += (X @ R.T - R @ z).double().cpu()
@@ -192,14 +148,8 @@ def set_weights(model: Module, W: Sequence[Tensor]) -> Module:
 
 def answers(samples: Samples, W: Sequence[Tensor], link: Link) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
     """The root as the model in level form computes it from the bits alone, and as it is, for every sample, in float64."""
-    states: list[_States] = []
-
-    def root(bits: Tensor) -> Tensor:
-        if not states:
-            states.append(_States(samples.tree, W, link, like=bits))
-        return states[0](bits)[-1]
-
-    return roots(samples, root)
+    model = SparseModel(samples.tree.levels, level_writes(samples.tree.levels, W), link, like=samples.like)
+    return roots(samples, lambda bits: model.states(bits)[-1])
 
 
 @torch.no_grad()

@@ -62,22 +62,24 @@ class LevelTransformer(nn.Module):
     def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
         """The bits, then the node values of each level that the first ``layers`` layers (default all) compute.
 
-        H · softmax(W) is summed level by level, so that H is never copied and the bits never get a gradient.
+        softmax(W)ᵀ · Hᵀ is summed level by level, so that H is never copied and the bits never get a gradient. Transposed, because
+        samples are many and nodes few: in memory the samples of one node are neighbours.
         """
         computed = [bits]
         for layer in range(_checked_layers(self.levels, layers)):
-            A = self.attention(layer)
-            z = bits @ A[..., : self.levels.n, :]
+            A = self.attention(layer).mT
+            z = A[..., : self.levels.n] @ bits.mT
             for level, H in enumerate(computed[1:], start=1):
                 nodes = self.levels.nodes(level)
-                z = z + H @ A[..., nodes.start : nodes.stop, :]
-            computed.append(self.link(z))
+                z = z + A[..., nodes.start : nodes.stop] @ H.mT
+            computed.append(self.link(z).mT)
         return computed
 
     def states(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> Float[Tensor, "*runs B m"]:
         """The bits and all node values that the first ``layers`` layers (default all) compute from them."""
         computed = self.by_level(bits, layers)
-        return torch.cat([H.expand(*computed[-1].shape[:-1], -1) for H in computed], dim=-1)
+        runs_and_samples = computed[-1].shape[:-1]
+        return torch.cat([H.expand(*runs_and_samples, -1).mT for H in computed], dim=-2).mT
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
         """Readout after ``layers`` layers: what they computed, and above it the input's own tokens."""

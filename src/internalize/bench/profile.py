@@ -1,0 +1,48 @@
+"""Where the time goes: the functions of a run by their own CPU time, on one thread."""
+
+import cProfile
+import pstats
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from internalize.bench.ratios import train_together
+from internalize.bench.timing import Json
+from internalize.options import SolveOptions, TrainOptions
+from internalize.parity.algorithm import solve
+from internalize.workers import torch_threads
+
+Subject = Literal["solve", "train"]
+ROWS: Final = 12
+
+
+def profile(subject: Subject, n: int, seed: int) -> list[Json]:
+    """The dozen functions that take most, with their shares; the last row is all others."""
+    work: dict[Subject, Callable[[], object]] = {
+        "solve": lambda: solve(SolveOptions(n=n, k=n // 2, seed=seed)),
+        "train": lambda: train_together(TrainOptions(), range(seed, seed + 64)),
+    }
+    with torch_threads(1):
+        if subject == "train":
+            train_together(TrainOptions(), [seed])  # torch loads parts of itself with the first optimizer
+        recorder = cProfile.Profile(time.process_time)
+        recorder.runcall(work[subject])
+    return _rows(pstats.Stats(recorder).stats)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
+
+
+def _rows(stats: dict[tuple[str, int, str], tuple[Any, ...]]) -> list[Json]:
+    own = sorted(((entry[2], entry[0], function) for function, entry in stats.items()), reverse=True)
+    total = sum(seconds for seconds, *_ in own)
+    rows = [_row(_name(*function), calls, seconds, total) for seconds, calls, function in own[:ROWS]]
+    rest = own[ROWS:]
+    return [*rows, _row("all others", sum(calls for _, calls, _ in rest), sum(rows[0] for rows in rest), total)]
+
+
+def _row(name: str, calls: int, seconds: float, total: float) -> Json:
+    return {"function": name, "calls": calls, "cpu_seconds": round(seconds, 4), "share": round(seconds / total, 4)}
+
+
+def _name(path: str, line: int, function: str) -> str:
+    """The file's name and the function's; of what is built in, its own description."""
+    return function.strip("<>{}") if path == "~" else f"{Path(path).name}: {function}"

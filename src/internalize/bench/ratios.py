@@ -1,0 +1,197 @@
+r"""What is measured: each ratio, how one repeat of it is made, and its goal.
+
+| name                  | one                                            | other                                          |
+| --------------------- | ---------------------------------------------- | ---------------------------------------------- |
+| solve_over_matmul     | `solve`, n = 1024, k = 512                     | float32 `torch.mm` of its gradients' shapes    |
+| literal_over_level    | gradient of one stage, Definition 3 as printed | the same in level form; n = 32, k = 16, B = 256 |
+| plain_over_solve      | Algorithm 1 in `benchmarks/plain.py`, n = 256  | `solve`                                        |
+| loop_over_ensemble    | 64 runs in `benchmarks/plain.py`, in turn      | 64 runs trained together                       |
+| cot_over_internalised | chain written node by node, n = 2k             | one pass of the internalised model             |
+
+What would take too long is measured in part: of the bare products one in sixteen, all being alike; of Algorithm 1 in plain form
+some chunks of samples at every stage, its time being that of a sample times samples; of the 64 plain runs eight; of every run
+25 updates a stage and the evaluation after them, where the paper has 500 and 20.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from internalize.bench import plain
+from internalize.bench.timing import Json, Seconds, enough, one_over_other, timed
+from internalize.curriculum import Curriculum
+from internalize.options import SolveOptions, TrainOptions
+from internalize.parity import COSINE, LevelTransformer, LiteralTransformer, ParityTree, parity_stages, stage_input
+from internalize.parity.algorithm import samples_of, setting_of, solve
+from internalize.parity.backward import LevelGradients
+from internalize.parity.data import add_trace, draw_bits
+from internalize.parity.latency import measure_latency
+from internalize.parity.loss import stage_loss
+from internalize.parity.recovery import recovered_weights
+from internalize.parity.sparse import SparseModel, chain_writes, level_writes
+from internalize.parity.training import Training
+from internalize.parity.tree import Levels
+
+_CHUNK: Final = 8192
+_SHARE: Final = 16
+"""One of so many of the bare products is timed."""
+_PLAIN_CHUNK: Final = 1024
+"""Samples at a time for the plain form: of 128 … 4096 the quickest here."""
+_RUNS, _PLAIN_RUNS, _UPDATES = 64, 8, 25
+_ANSWERS: Final = 20
+"""Answers that one repeat of a latency is the median of."""
+CHAINS: Final = (16, 128, 512)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something to measure: ``once`` makes a repeat, given its number, with at least its ``value``, perhaps with its ``goal``."""
+
+    name: str
+    what: str
+    once: Callable[[int], Json]
+    goal: float | None = None
+    at_most: bool = False
+    """The goal is an upper bound, not a lower one."""
+    unit: str = ""
+    repeats: int | None = None
+    """No more than so many are affordable."""
+
+    def met(self, value: float) -> bool | None:
+        """Whether the goal is; None if there is none."""
+        if self.goal is None:
+            return None
+        return value <= self.goal if self.at_most else value >= self.goal
+
+
+def matmul_seconds(levels: Levels, B: int) -> Seconds:
+    """The bare products of Algorithm 1's gradients: n_t × B by B × k/2^t at every stage, a chunk of samples at a time."""
+    total = Seconds(0.0, 0.0)
+    for stage in range(levels.L):
+        X, R = torch.ones(levels.level_end[stage], _CHUNK), torch.ones(_CHUNK, levels.width(stage + 1))
+        out = X @ R
+        calls = max(B // _CHUNK // _SHARE, 1)
+        total += timed(lambda X=X, R=R, out=out: torch.mm(X, R, out=out), calls) * (B / _CHUNK)
+    return total
+
+
+def solve_over_matmul(n: int, seed: int) -> Measurement:
+    """How close Algorithm 1 is to the machine's limit, if that is the product that its gradient is."""
+    options = SolveOptions(n=n, k=n // 2, seed=seed)
+
+    def once(number: int) -> Json:
+        levels, B = Levels(n, n // 2), samples_of(options)
+        names = ("solve", "matmul")
+        return one_over_other(number, lambda: timed(lambda: solve(options)), lambda: matmul_seconds(levels, B), names)
+
+    what = f"solve, its number of samples known, over the bare float32 products of its gradients, n = {n}, k = {n // 2}"
+    return Measurement("solve_over_matmul", what, once, goal=1.0, at_most=True)
+
+
+def literal_over_level(n: int, k: int, B: int, seed: int) -> Measurement:
+    """What the level form saves against the model as printed, both by their own gradient, in float64."""
+
+    def once(number: int) -> Json:
+        tree = ParityTree.draw(n, k, seed)
+        stage = parity_stages(tree.levels, Curriculum("log-icot"))[-1]
+        literal, level = LiteralTransformer(tree.levels), LevelTransformer(n, k, runs=(1,), dtype=torch.float64)
+        by_hand = LevelGradients(level)
+        sequence = add_trace(tree, draw_bits(n, seed, 0, B, dtype=torch.float64))
+        D, columns = stage_input(sequence, stage), sequence.T.contiguous().unsqueeze(0)
+        W = [torch.zeros(tree.T, tree.T, dtype=torch.float64, requires_grad=True) for _ in range(tree.L)]
+
+        def printed() -> object:
+            return torch.autograd.grad(stage_loss(literal(W, D, stage.layers), sequence, stage), W)
+
+        def fast() -> object:
+            return by_hand(columns, stage)
+
+        times = enough(fast)
+        return one_over_other(number, lambda: timed(printed), lambda: timed(fast, times), ("literal", "level"))
+
+    what = f"gradient of the last stage, as printed over level form, n = {n}, k = {k}, B = {B}"
+    return Measurement("literal_over_level", what, once, goal=100.0)
+
+
+def plain_over_solve(n: int, seed: int) -> Measurement:
+    """What a user gains over what he would have written."""
+    options = SolveOptions(n=n, k=n // 2, seed=seed)
+
+    def plainly() -> Seconds:
+        module = plain.load()
+        task = module.PlainTask(n, list(ParityTree.draw(n, n // 2, seed).secret))
+        model, sequence = module.PlainTransformer(task), task.draw(_PLAIN_CHUNK)
+        total = Seconds(0.0, 0.0)
+        for stage in range(1, Levels(n, n // 2).L + 1):
+
+            def gradient(stage: int = stage) -> object:
+                return module.stage_gradient(model, sequence, stage)
+
+            gradient()
+            total += timed(gradient, 2) * (samples_of(options) / _PLAIN_CHUNK)
+        return total
+
+    def once(number: int) -> Json:
+        times = enough(lambda: solve(options))
+        return one_over_other(number, plainly, lambda: timed(lambda: solve(options), times), ("plain", "solve"))
+
+    what = f"Algorithm 1 in plain PyTorch over solve, n = {n}, k = {n // 2}, same samples and threads"
+    return Measurement("plain_over_solve", what, once, goal=50.0)
+
+
+def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
+    """What training together gains over training in turn."""
+    seeds = range(seed, seed + _RUNS)
+
+    def in_turn() -> Seconds:
+        module, total = plain.load(), Seconds(0.0, 0.0)
+        of_run = (_UPDATES, options.batch, _UPDATES, options.eval_samples, options.lr)
+        for own in seeds[:_PLAIN_RUNS]:
+            task = module.PlainTask(options.n, list(ParityTree.draw(options.n, options.k, own).secret))
+            total += timed(lambda task=task: module.train(task, *of_run))
+        return total * (_RUNS / _PLAIN_RUNS)
+
+    def together() -> Seconds:
+        return timed(lambda: train_together(options, seeds))
+
+    def once(number: int) -> Json:
+        if number == 0:  # torch loads parts of itself with the first optimizer
+            train_together(options, seeds[:1])
+        return one_over_other(number, in_turn, together, ("loop", "ensemble"))
+
+    what = (
+        f"{_RUNS} AdamW runs of the paper (n = {options.n}, k = {options.k}) one by one in plain PyTorch over together"
+    )
+    return Measurement("loop_over_ensemble", what, once, goal=5.0)
+
+
+def train_together(options: TrainOptions, seeds: Sequence[int]) -> None:
+    """Runs trained together: some updates of every stage, and the evaluation after them."""
+    training = Training(options, seeds)
+    for stage in range(len(training.stages)):
+        training.stage = stage
+        for _ in range(_UPDATES):
+            training.update()
+        training.evaluate()
+
+
+def cot_over_internalised(k: int, seed: int) -> Measurement:
+    """What internalising saves at inference: both models recovered, both in sparse form, one sample."""
+    n = 2 * k
+
+    def once(number: int) -> Json:
+        tree = ParityTree.draw(n, k, seed)
+        K = setting_of(SolveOptions(n=n, k=k)).amplitude
+        levels, W, (C,) = tree.levels, recovered_weights(tree, "level", K), recovered_weights(tree, "cot", K)
+        direct = SparseModel(levels, level_writes(levels, W), COSINE)
+        chain = SparseModel(levels, chain_writes(levels, C, "node"), COSINE, "node")
+        one, other = measure_latency([chain, direct], 1, _ANSWERS)
+        return {
+            "value": one.median / other.median,
+            "seconds": {"cot": one.median / 1000, "internalised": other.median / 1000},
+        }
+
+    what = f"{k - 1} sequential passes over one pass, one sample, n = {n}, k = {k}"
+    return Measurement(f"cot_over_internalised_{k}", what, once)

@@ -1,0 +1,170 @@
+"""`internalize bench`: every measurement in turn, repeat by repeat, kept after each.
+
+| file                 | content                                                                                  |
+| -------------------- | ---------------------------------------------------------------------------------------- |
+| `bench.json`         | what `--json` prints: every measurement, where it was made, and the machine's load       |
+| `repeats.json`       | the repeats of every measurement as they came: what `--resume` goes on from              |
+| `profile-solve.json` | where the time went, with `--profile`; `profile-train.json` likewise                     |
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from internalize.bench import plain
+from internalize.bench.growth import growth, peak_memory
+from internalize.bench.ratios import (
+    CHAINS,
+    Measurement,
+    cot_over_internalised,
+    literal_over_level,
+    loop_over_ensemble,
+    plain_over_solve,
+    solve_over_matmul,
+)
+from internalize.bench.timing import Json, over_repeats
+from internalize.environment import describe_environment
+from internalize.errors import InputError
+from internalize.files import read_json, write_json, writing
+from internalize.interrupt import Interrupted
+from internalize.options import TrainOptions
+
+RESULT, REPEATS = "bench.json", "repeats.json"
+_OURS = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
+Report = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The n that are measured; the defaults are the quick ones of the command line, smaller ones are for tests."""
+
+    solve: int = 1024
+    literal: tuple[int, int, int] = (32, 16, 256)
+    plain: int = 256
+    chains: tuple[int, ...] = CHAINS
+    growth: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    memory: tuple[int, ...] = (1024,)
+
+
+FULL = Sizes(memory=(1024, 4096))
+
+
+def all_measurements(sizes: Sizes, seed: int, threads: int, train: TrainOptions | None = None) -> list[Measurement]:
+    """Everything that can be measured, in the order of the table."""
+    return [
+        solve_over_matmul(sizes.solve, seed),
+        literal_over_level(*sizes.literal, seed),
+        plain_over_solve(sizes.plain, seed),
+        loop_over_ensemble(train or TrainOptions(), seed),
+        *(cot_over_internalised(k, seed) for k in sizes.chains),
+        growth(sizes.growth, seed),
+        *(peak_memory(n, seed, threads) for n in sizes.memory),
+    ]
+
+
+def chosen(measurements: Sequence[Measurement], only: Sequence[str], say: Callable[[str], None]) -> list[Measurement]:
+    """Those whose name begins as one of ``only``, or all; without a checkout those that need one are left out."""
+    for name in only:
+        if not any(own.name.startswith(name) for own in measurements):
+            raise InputError(f"only={name!r} is none of {', '.join(own.name for own in measurements)}")
+    found = [own for own in measurements if not only or own.name.startswith(tuple(only))]
+    missing = [own for own in found if own.name in ("plain_over_solve", "loop_over_ensemble") and not plain.available()]
+    if missing:
+        names = " and ".join(own.name for own in missing)
+        if len(missing) == len(found):
+            plain.load()
+        say(f"without {names}: benchmarks/plain.py is in a checkout and not in an installed package")
+    return [own for own in found if own not in missing]
+
+
+def bench(
+    measurements: Sequence[Measurement],
+    out: Path,
+    *,
+    asked: Json,
+    repeats: int,
+    resume: bool,
+    report: Report = lambda done, total, seen: None,
+) -> Json:
+    """Measure what is missing in the folder, and return what ``bench.json`` then holds.
+
+    Args:
+        measurements: what to measure.
+        out: where it is kept.
+        asked: the options that decide what is measured; another set is refused in the same folder.
+        repeats: of each measurement, if so many are affordable.
+        resume: go on with what is there.
+        report: called after every repeat.
+
+    Raises:
+        Interrupted: after Ctrl-C, with every finished repeat kept.
+    """
+    kept = _begin(out, asked, resume=resume)
+    wanted = {own.name: min(repeats, own.repeats or repeats) for own in measurements}
+    total = sum(wanted.values())
+    done = sum(min(len(kept["repeats"].get(name, ())), count) for name, count in wanted.items())
+    try:
+        for own in measurements:
+            made: list[Json] = kept["repeats"].setdefault(own.name, [])
+            while len(made) < wanted[own.name]:
+                report(done, total, own.name)
+                began = time.perf_counter()
+                made.append({**own.once(len(made)), "load": os.getloadavg()[0]})
+                kept["took"] += time.perf_counter() - began
+                done += 1
+                write_json(out / REPEATS, kept)
+        report(total, total, "measured")
+    except KeyboardInterrupt:
+        raise Interrupted("--resume goes on with the next repeat") from None
+    result = {own.name: _result(own, kept["repeats"][own.name]) for own in measurements if kept["repeats"][own.name]}
+    found = {**result, **asked, "environment": kept["environment"], "seconds": round(kept["took"], 1)}
+    write_json(out / RESULT, found)
+    return found
+
+
+def keep_profile(out: Path, subject: str, rows: Sequence[Json]) -> None:
+    """Beside the results: a newer one takes the place of one before."""
+    _make(out)
+    write_json(out / f"profile-{subject}.json", {"profile": subject, "rows": list(rows)})
+
+
+def _make(out: Path) -> None:
+    """The folder, if nobody else has something in it."""
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        names = [path.name for path in sorted(out.iterdir()) if not path.name.startswith(".")]
+        stranger = next((name for name in names if name not in _OURS), None)
+    if stranger:
+        raise InputError(f"{out} holds {stranger!r}, which is not of a bench; choose another --out")
+
+
+def _begin(out: Path, asked: Json, *, resume: bool) -> Json:
+    """What was measured in the folder before, or nothing yet."""
+    if not (out / REPEATS).exists():
+        _make(out)
+        return {"asked": asked, "environment": describe_environment(), "took": 0.0, "repeats": {}}
+    if not resume:
+        raise InputError(f"{out}: this bench was begun already; add --resume, or choose another --out")
+    kept = read_json(out / REPEATS)
+    if not isinstance(kept.get("repeats"), dict) or not isinstance(kept.get("took"), float):
+        raise InputError(f"{out / REPEATS} is not what a bench keeps")
+    if kept.get("asked") != asked:
+        raise InputError(f"{out} holds a bench with {kept.get('asked')}, not {asked}; choose another --out")
+    return kept
+
+
+def _result(own: Measurement, repeats: Sequence[Json]) -> Json:
+    loads = [repeat["load"] for repeat in repeats]
+    found = over_repeats([{name: value for name, value in repeat.items() if name != "load"} for repeat in repeats])
+    goal: dict[str, Any] = {"goal": found.get("goal", own.goal), "at_most": own.at_most}
+    met = replace(own, goal=goal["goal"]).met(found["median"])
+    return {"what": own.what, "unit": own.unit, **found, **goal, "met": met, "load": round(max(loads), 2)}
+
+
+def asked_for(sizes: Sizes, seed: int, threads: int) -> Json:
+    """The options as they are kept, in the types of JSON."""
+    return {"seed": seed, "threads": threads, "sizes": json.loads(json.dumps(asdict(sizes)))}

@@ -1,0 +1,101 @@
+"""Times and what repeats of them come to.
+
+A ratio is of two times from one repeat, measured one directly after the other; which comes first changes from repeat to repeat. The
+clock is what a user waits for. CPU time, of all threads of this process, is what other processes on the machine disturb least.
+"""
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Json = dict[str, Any]
+Work = Callable[[], object]
+
+_LEAST: Final = 0.05
+"""Seconds that a timing lasts at least; what is quicker is done several times."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """By the clock, and of CPU."""
+
+    clock: float
+    cpu: float
+
+    def __mul__(self, factor: float) -> "Seconds":
+        return Seconds(self.clock * factor, self.cpu * factor)
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(self.clock + other.clock, self.cpu + other.cpu)
+
+
+def timed(work: Work, times: int = 1) -> Seconds:
+    """How long the work takes, done so many times in a row."""
+    gc.collect()
+    clock, cpu = time.perf_counter(), time.process_time()
+    for _ in range(times):
+        work()
+    return Seconds(time.perf_counter() - clock, time.process_time() - cpu) * (1 / times)
+
+
+def enough(work: Work) -> int:
+    """How many times work must be done to be timed; it is then warm, too."""
+    return max(1, math.ceil(_LEAST / max(timed(work).clock, 1e-9)))
+
+
+def one_over_other(number: int, one: Callable[[], Seconds], other: Callable[[], Seconds], names: Sequence[str]) -> Json:
+    """One repeat of a ratio: its value by the clock and in CPU time, and the seconds of both."""
+    if number % 2:
+        second = other()
+        first = one()
+    else:
+        first = one()
+        second = other()
+    return {
+        "value": first.clock / second.clock,
+        "cpu": first.cpu / second.cpu,
+        "seconds": dict(zip(names, (first.clock, second.clock), strict=True)),
+        "cpu_seconds": dict(zip(names, (first.cpu, second.cpu), strict=True)),
+    }
+
+
+def over_repeats(repeats: Sequence[Mapping[str, Any]]) -> Json:
+    """Median, smallest and largest value of the repeats; of CPU time likewise; seconds as medians."""
+    found: Json = _spread("", [repeat["value"] for repeat in repeats])
+    found["repeats"] = len(repeats)
+    if "cpu" in repeats[0]:
+        found |= _spread("cpu_", [repeat["cpu"] for repeat in repeats])
+    for key in ("seconds", "cpu_seconds"):
+        if key in repeats[0]:
+            found[key] = {name: rounded(_median(repeats, key, name)) for name in repeats[0][key]}
+    for key in set(repeats[0]) - {"value", "cpu", "seconds", "cpu_seconds"}:
+        found[key] = rounded(statistics.median(repeat[key] for repeat in repeats))
+    return found
+
+
+def _median(repeats: Sequence[Mapping[str, Any]], key: str, name: str) -> float:
+    return statistics.median(repeat[key][name] for repeat in repeats)
+
+
+def _spread(prefix: str, values: Sequence[float]) -> Json:
+    named = {"median": statistics.median(values), "low": min(values), "high": max(values)}
+    return {prefix + name: rounded(value) for name, value in named.items()}
+
+
+def rounded(value: float) -> float:
+    """To four digits: more is noise."""
+    return float(f"{value:.4g}")
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Exponent of y against x, by least squares of the logarithms, and its standard error."""
+    logs = [math.log(value) for value in x], [math.log(value) for value in y]
+    found = statistics.linear_regression(*logs)
+    left = [b - found.slope * a - found.intercept for a, b in zip(*logs, strict=True)]
+    spread = sum((a - statistics.fmean(logs[0])) ** 2 for a in logs[0])
+    freedom = max(len(x) - 2, 1)
+    return found.slope, math.sqrt(sum(own**2 for own in left) / freedom / spread)

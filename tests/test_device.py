@@ -1,0 +1,124 @@
+"""No tensor of the arithmetic is made on another device than the one asked for.
+
+There is no GPU here. Torch's device ``meta`` has shapes and no numbers; under ``OneDevice`` no operation may take tensors of two
+devices, as on a GPU: what runs so needs nothing of the CPU on the way, but what is copied to the device on purpose.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from internalize.options import TrainOptions
+from internalize.parity import COSINE, ParityTree
+from internalize.parity import counting as engine
+from internalize.parity.counting import gradient_to_round
+from internalize.parity.metrics import child_attention, infer
+from internalize.parity.recovery import recovered_weights
+from internalize.parity.sparse import SparseModel, chain_writes, level_writes
+from internalize.parity.streaming import Samples, gradient_at_zero, true_values
+from internalize.parity.training import Training
+
+TREE = ParityTree.draw(8, 4, 0)
+META = torch.empty(0, device="meta")
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations on tensors of two devices. A GPU, too, takes copies, and numbers that are tensors of the CPU."""
+
+    copies = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        leaves = tree_leaves((args, kwargs))
+        devices = {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim}
+        assert len(devices) <= 1 or func in self.copies, f"{func} on {devices}"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def one_device() -> Iterator[None]:
+    with OneDevice():
+        yield
+
+
+def test_two_devices_are_refused():
+    """What the tests below rest on."""
+    here, there = torch.ones(3, 3), torch.ones(3, 3, device="meta")
+    for operation in (torch.add, torch.matmul, torch.minimum):
+        with pytest.raises(AssertionError, match=r"aten\..* on "):
+            operation(here, there)
+    assert (there.copy_(here) * torch.tensor(2.0)).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TrainOptions(n=8, k=4, batch=10, eval_samples=10),
+        TrainOptions(n=8, k=4, batch=10, eval_samples=10, curriculum="cot"),
+        TrainOptions(n=8, k=4, batch=10, eval_samples=10, mask="causal"),
+        TrainOptions(n=8, k=4, batch=10, eval_samples=10, gates="learned"),
+        TrainOptions(n=8, k=4, batch=10, eval_samples=10, gates="input", output="streams", value="learned", link="mlp"),
+    ],
+    ids=["paper", "cot", "block", "gates", "parts"],
+)
+def test_training(options: TrainOptions):
+    training = Training(options, [0, 1], "meta")
+    training.optimizer = torch.optim.AdamW(training._groups(), foreach=False)  # fused is for devices with numbers
+    for stage in range(len(training.stages)):
+        training.stage = stage
+        training.update()
+    assert training.done == len(training.stages)
+    sequence = training._validation
+    assert infer(training.model, sequence[..., :8]).device.type == "meta"
+    assert child_attention(training.model, training.trees).device.type == "meta"
+    for parameter in training.parameters.values():
+        moments = [tensor for tensor in training.optimizer.state.get(parameter, {}).values() if tensor.ndim]
+        devices = {tensor.device.type for tensor in (parameter, parameter.grad, *moments) if tensor is not None}
+        assert devices == {"meta"}
+
+
+def test_inference():
+    for model in (
+        SparseModel(
+            TREE.levels, level_writes(TREE.levels, recovered_weights(TREE, "level", 9.0)), COSINE, "direct", META
+        ),
+        SparseModel(TREE.levels, chain_writes(TREE.levels, torch.randn(11, 3), "level"), COSINE, "level", META),
+    ):
+        answers = model(torch.ones(5, 8), chunk=2)
+        assert (answers.device.type, answers.shape) == ("meta", (5,))
+
+
+def test_solve_counts_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch):
+    """On another device the float path is taken, and its states are there until a sum of a chunk goes home."""
+
+    def never(*anything: object) -> Tensor:
+        raise AssertionError("counted on another device")
+
+    home: list[str] = []
+
+    def went_home(tensor: Tensor) -> Tensor:
+        home.append(tensor.device.type)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+    monkeypatch.setattr(engine, "counted_gradient", never)
+    monkeypatch.setattr(Tensor, "cpu", went_home)
+    samples = Samples(TREE, 0, 0, 100, device="meta", chunk=40)
+    W = recovered_weights(TREE, "level", 20.0)
+    for stage in range(2):
+        found = gradient_to_round(samples, W[:stage], [0.0] * stage, COSINE, half=1.0)
+        assert (found.device.type, found.shape) == ("cpu", W[stage].shape)
+    assert home == ["meta"] * 6
+    assert gradient_at_zero(replace(samples, device="cpu"), W[:1], COSINE).shape == W[1].shape
+
+
+def test_samples_arrive_on_the_device():
+    chunks = list(Samples(TREE, 0, 0, 100, device="meta", chunk=40).chunks())
+    assert [bits.device.type for bits in chunks] == ["meta"] * 3
+    assert {true_values(TREE, bits, 2).device.type for bits in chunks} == {"meta"}

@@ -1,0 +1,255 @@
+"""`--method adaptive`: which stages it tries, that it goes back to the very weights, and that a resumed run does as well."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from internalize.cli import main
+from internalize.curriculum import Curriculum, subdivide
+from internalize.errors import InputError
+from internalize.files import load_tensors
+from internalize.lm.callback import GOOD, StageCallback, put_back, trained_weights, whole_checkpoints
+from internalize.lm.compare import compare
+from internalize.lm.models import Asking
+from internalize.lm.options import ScheduleOptions
+from internalize.lm.schedule import Attempt, Schedule
+from internalize.lm.train import train
+from internalize.runs import Run
+from tests.lm_runs import TINY, content
+
+OPTIONS = ScheduleOptions(patience=6, stage_steps=9, first_steps=20, threshold=0.9)
+TARGETS = (0, 8, 12, 14)  # of a parity with k = 16
+
+
+def gone_through(targets: Sequence[int], accuracy: Callable[[Schedule], float]) -> Schedule:
+    """The schedule after every stage was passed or had its time, with an evaluation after every update."""
+    schedule = Schedule(OPTIONS, targets[-1] + 1, None, targets)
+    for done in range(1, 10_000):
+        schedule.advance(done, accuracy(schedule))
+        if schedule.good == targets[-1]:
+            return schedule
+    raise AssertionError("it does not come to its end")
+
+
+def tried(schedule: Schedule) -> list[int]:
+    return [attempt.stage for attempt in schedule.attempts]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "stages"),
+    [
+        ({}, [0, 8, 12, 14]),
+        ({0: 0.5}, [0, 8, 12, 14]),  # explicit CoT has no smaller removal: it has its time
+        ({8: 0.5}, [0, 8, 4, 8, 6, 8, 7, 8, 12, 14]),
+        ({8: 0.5, 4: 0.5, 2: 0.89}, [0, 8, 4, 2, 1, 8, 5, 8, 7, 8, 12, 14]),
+        ({14: 0.5, 13: 0.9}, [0, 8, 12, 14, 13, 14]),
+        ({12: 0.5, 10: 0.0}, [0, 8, 12, 10, 9, 12, 11, 12, 14]),
+    ],
+)
+def test_attempts(accuracies: dict[int, float], stages: list[int]):
+    """What is tried if accuracy depends on the number of hidden steps alone."""
+    after: list[int] = []
+
+    def accuracy(schedule: Schedule) -> float:
+        stage = schedule.attempts[-1].stage
+        after.append(stage)
+        late = stage == 14 and after.count(14) > 30  # the last stage has no end but by accuracy
+        return 1.0 if late else accuracies.get(stage, 1.0)
+
+    assert tried(gone_through(TARGETS, accuracy)) == stages
+
+
+def test_how_long_attempts_last():
+    schedule = gone_through(TARGETS, lambda now: float(now.attempts[-1].stage != 8 or now.good == 7))
+    assert schedule.attempts[:5] == [Attempt(0, 0), Attempt(2, 8), Attempt(8, 4), Attempt(10, 8), Attempt(16, 6)]
+    assert [update for update in range(99) if schedule.goes_back(update)] == [8, 16, 24]
+    never = Schedule(OPTIONS, 3, None, (0, 2))
+    for done in range(1, 200):
+        never.advance(done, 0.0)
+    # 20 of the first stage, patience, all that a single step may have; then the last one, which is a single step by now
+    assert never.attempts == [Attempt(0, 0), Attempt(20, 2), Attempt(26, 1), Attempt(35, 2)]
+    assert never.good == 1
+    assert Schedule(replace(OPTIONS, patience=50), 3, None, (0, 2)).longest(2) == 9  # no stage has more
+
+
+@given(st.integers(1, 60), st.lists(st.integers(1, 3), max_size=20), st.data())
+def test_any_course(length: int, levels: list[int], data: st.DataObject):
+    """Whatever accuracies say: it comes to its end, no removal is smaller than a step, and none goes behind the last good one."""
+    known = sorted(levels) or None
+    own = Curriculum("log-icot").stages(len(levels) + 1 if known else length, known)
+    targets = subdivide([[len(stage.hidden) for stage in own]])
+    outcomes = iter(data.draw(st.lists(st.floats(0, 1), max_size=200)))
+    goods: list[int] = []
+
+    def accuracy(schedule: Schedule) -> float:
+        stage = schedule.attempts[-1].stage
+        assert schedule.good < stage <= min(target for target in targets if target > schedule.good)
+        assert stage - schedule.good == 1 or schedule.may_go_back
+        goods.append(schedule.good)
+        return next(outcomes, 1.0)
+
+    schedule = gone_through(targets, accuracy)
+    assert goods == sorted(goods)
+    assert tried(schedule)[-1] == targets[-1]
+    assert all(stage in range(targets[-1] + 1) for stage in tried(schedule))
+    of_updates = [schedule.stage(update) for update in range(schedule.attempts[-1].begins + 1)]
+    assert len(set(of_updates)) == len(set(tried(schedule)))
+
+
+@given(st.integers(1, 40))
+def test_best_and_worst_course(length: int):
+    """With everything passed it is Log-ICoT; with nothing but single steps it passes linear ICoT's stages."""
+    log = [len(stage.hidden) for stage in Curriculum("log-icot").stages(length)]
+    targets = subdivide([log])
+    assert tried(gone_through(targets, lambda schedule: 1.0)) == log
+    worst = gone_through(targets, lambda now: float(now.attempts[-1].stage - now.good == 1))
+    passed = [a for a, b in zip(tried(worst), [*tried(worst)[1:], length], strict=True) if b > a]
+    assert passed == list(range(length))
+
+
+# Runs with pretended accuracy: removals of at most two steps are good. Stages hide 0 … 6 steps, Log-ICoT's 0, 4 and 6.
+
+RUN = replace(
+    TINY, method="adaptive", data="parity:n=8,k=8", advance="accuracy", eval_every=2, patience=4, steps=22, batch=4
+)
+GOES_BACK = 7  # evaluated after 2, passed; four hidden from 3 on; evaluated after 4 and 6, given up
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def accuracy(self: StageCallback, model: Any, stage: int, args: Any = None) -> float:
+        return float(stage - self.schedule.good <= 2)
+
+    monkeypatch.setattr(StageCallback, "exact_match", accuracy)
+
+
+Watch = Callable[[int, Any, torch.optim.Optimizer], None]
+
+
+def watch_updates(monkeypatch: pytest.MonkeyPatch, before: Watch, after: Watch) -> None:
+    """Look at the model before and after what the callback does at the beginning of every update."""
+    event = StageCallback.on_step_begin
+
+    def watched(self: StageCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        before(state.global_step, kwargs["model"], kwargs["optimizer"])
+        event(self, args, state, control, **kwargs)
+        after(state.global_step, kwargs["model"], kwargs["optimizer"])
+
+    monkeypatch.setattr(StageCallback, "on_step_begin", watched)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_goes_back_to_the_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    found: dict[int, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], int]] = {}
+    came: dict[int, dict[str, torch.Tensor]] = {}
+
+    def before(update: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        came[update] = trained_weights(model)
+
+    def after(update: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        found[update] = came[update], trained_weights(model), len(optimizer.state)
+
+    watch_updates(monkeypatch, before, after)
+    run = Run(tmp_path / "run")
+    result = train(RUN, 0, run)
+    assert [(s["hidden"], s["steps"], s["passed"]) for s in result["stages"]] == [
+        (0, 3, True),
+        (4, 4, False),
+        (2, 2, True),
+        (4, 2, True),
+        (6, 11, True),
+    ]
+    assert [(m["step"], m["hidden"]) for m in run.metrics()][:5] == [(2, 0), (4, 4), (6, 4), (8, 2), (10, 4)]
+    for update, (old, new, states) in found.items():
+        same = all(torch.equal(old[name], new[name]) for name in old)
+        assert same == (update != GOES_BACK)
+        assert (states == 0) == (update in (0, GOES_BACK))
+    torch.testing.assert_close(found[GOES_BACK][1], found[2][0], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    ("changes", "moments"),
+    [({}, (GOES_BACK - 1, GOES_BACK, GOES_BACK + 1)), ({"lora_rank": 2, "accumulate": 2}, (GOES_BACK - 1,))],
+    ids=["all", "lora"],
+)
+def test_killed_around_a_step_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], moments: tuple[int, ...]
+):
+    """Same bits, whether it was killed when a stage had been given up, before it was gone back, or after."""
+    options = replace(RUN, steps=12, **changes)
+    train(options, 0, Run(tmp_path / "left-alone"))
+    for moment in moments:
+        out = tmp_path / f"killed-{moment}"
+
+        def kill(update: int, model: Any, optimizer: torch.optim.Optimizer, moment: int = moment) -> None:
+            if update == moment:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as broken:
+            watch_updates(broken, kill, lambda *_: None)
+            with pytest.raises(KeyboardInterrupt):
+                train(options, 0, Run(out), checkpoint_steps=1)
+        kept = load_tensors(whole_checkpoints(out / "checkpoint")[-1] / GOOD)
+        assert all("lora" in name for name in kept) == ("lora_rank" in changes)
+        train(options, 0, Run(out), resume=True, checkpoint_steps=1)
+        assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("method", "kept"), [("log-icot", range(0)), ("adaptive", range(2, 12))])
+def test_nothing_is_kept_that_is_not_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: Any, kept: Sequence[int]
+):
+    """Weights to go back to are in the checkpoints of those updates after which one may have to."""
+    found: list[int] = []
+
+    def look(update: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        if (tmp_path / "run" / "checkpoint" / f"checkpoint-{update}" / GOOD).exists():
+            found.append(update)
+
+    watch_updates(monkeypatch, look, lambda *_: None)
+    train(replace(RUN, method=method, steps=14), 0, Run(tmp_path / "run"), checkpoint_steps=1)
+    assert found == list(kept)
+
+
+def test_put_back_changes_what_is_trained_only():
+    below, above = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(below.requires_grad_(False), above)
+    kept = trained_weights(model)
+    assert list(kept) == ["1.weight", "1.bias"]
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1)
+    frozen = below.weight.clone()
+    put_back(model, kept)
+    torch.testing.assert_close(trained_weights(model), kept, rtol=0, atol=0)
+    torch.testing.assert_close(below.weight, frozen, rtol=0, atol=0)
+
+
+def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Rows beside other methods', and a model that `lm eval` can ask with every number of steps shown."""
+    options = replace(RUN, threshold=1.0, first_steps=4, stage_steps=4, steps=16, budgets="never")
+    log, adaptive = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)[:2]
+    assert (log["stages"], log["attempts"], log["reached"]) == (3, 3, 1)
+    records = Run(tmp_path / "steps" / "adaptive" / "seed-0").result["stages"]
+    assert [record["hidden"] for record in records] == [0, 4, 2, 1]
+    assert (adaptive["stages"], adaptive["attempts"], adaptive["reached"]) == (7, 4, 0)
+    config = Path(log["runs"][0]) / "model" / "internalize.json"
+    written = json.loads(config.read_text())
+    assert written.pop("targets") == [0, 1, 2]
+    config.write_text(json.dumps(written))
+    assert Asking.read(config.parent).targets == (0, 1, 2)  # as models had it that were written before
+    for wrong in ([], [0, 1], [1, 2], [0, 2, 1], [0, 3]):
+        config.write_text(json.dumps({**written, "targets": wrong}))
+        with pytest.raises(InputError, match="do not go from 0 up to 2"):
+            Asking.read(config.parent)
+    assert main(["lm", "eval", "--model", adaptive["runs"][0], "--examples", "8", "--stages", "all", "--json"]) == 0
+    assert [row["hidden"] for row in json.loads(capsys.readouterr().out)["stages"]] == list(range(7))

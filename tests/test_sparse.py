@@ -1,0 +1,99 @@
+"""sparse.py: fixed weights in sparse form give what the dense models give, in one pass or by writing the chain."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from internalize.errors import InputError
+from internalize.options import SolveOptions, TrainOptions
+from internalize.parity import COSINE, CoTTransformer, LevelTransformer, ParityTree, add_trace, draw_bits, get_link
+from internalize.parity.kept import solve_kept
+from internalize.parity.latency import measure_latency, models_of
+from internalize.parity.recovery import recovered_columns, recovered_weights
+from internalize.parity.sparse import WAYS, SparseModel, Write, chain_writes, level_writes
+from internalize.parity.streaming import set_weights
+from internalize.runs import Run
+from tests.tiny import tiny_runs
+
+TREE = ParityTree.draw(20, 16, seed=2)
+
+
+@pytest.mark.parametrize("link", ["cosine", "quartic"])
+@pytest.mark.parametrize("K", [1.0, 6.0, 20.0])
+def test_every_way_is_its_dense_model(K: float, link: str):
+    """With weights that leave mass on every key, so that base and exceptions both count; in float64, to rounding."""
+    phi, like = get_link(link), torch.empty(0, dtype=torch.float64)
+    bits = draw_bits(20, 3, 0, 70, dtype=torch.float64)
+    W, (C,) = recovered_weights(TREE, "level", K), recovered_weights(TREE, "cot", K)
+    level = set_weights(LevelTransformer(20, 16, phi, dtype=torch.float64), W)
+    cot = set_weights(CoTTransformer(20, 16, phi, dtype=torch.float64), [C])
+    with torch.no_grad():
+        dense = {"direct": level.states(bits), "node": cot.generate(bits), "level": cot.generate(bits, "level")}
+    sparse = [SparseModel(TREE.levels, level_writes(TREE.levels, W), phi, like=like)]
+    sparse += [SparseModel(TREE.levels, chain_writes(TREE.levels, C, by), phi, by, like) for by in ("node", "level")]
+    assert [model.passes for model in sparse] == [1, 15, 4]
+    for model in sparse:
+        assert all(columns.dense is None for _, columns in model._writes)
+        torch.testing.assert_close(model.states(bits.T).T, dense[model.by], rtol=0, atol=1e-13)
+        for chunk in (None, 1, 32):
+            torch.testing.assert_close(model(bits, chunk), dense[model.by][:, -1], rtol=0, atol=1e-13)
+
+
+def test_columns_may_have_different_numbers_of_exceptions():
+    """None, one, six and, beyond what is sparse, seven."""
+    levels = ParityTree.draw(30, 8, 0).levels
+    generator = torch.Generator().manual_seed(0)
+    for counts, sparse in (([0, 1, 6, 2], True), ([0, 0, 0, 0], True), ([7, 0, 0, 0], False)):
+        W = torch.zeros(30, 4, dtype=torch.float64)
+        for column, count in enumerate(counts):
+            rows = torch.randperm(30, generator=generator)[:count]
+            W[rows, column] = torch.randn(count, generator=generator, dtype=torch.float64)
+        bits = draw_bits(30, 0, 0, 9, dtype=torch.float64)
+        model = SparseModel(levels, [Write(levels.nodes(1), W)], COSINE, like=bits)
+        assert (model._writes[0][1].dense is None) is sparse
+        expected = COSINE(bits @ W.softmax(dim=0))
+        torch.testing.assert_close(model.states(bits.T)[30:].T, expected, rtol=0, atol=1e-14)
+
+
+def test_of_runs(tmp_path: Path):
+    """A solved model is sparse and right; a trained one is dense; both answer as the models that were trained."""
+    for curriculum in ("log-icot", "cot"):
+        options, run = SolveOptions(n=12, k=8, curriculum=curriculum), Run(tmp_path / curriculum)
+        assert solve_kept(options, run).solved
+        bits = draw_bits(12, 5, 0, 300, "test")
+        model = SparseModel.of(run)
+        answers = model(bits)
+        truth = add_trace(ParityTree.draw(12, 8, 0), bits)[:, -1]
+        assert answers.dtype == torch.float32
+        torch.testing.assert_close(answers, truth, rtol=0, atol=1e-5)
+        assert (model.by, model.passes) == (("direct", 1) if curriculum == "log-icot" else ("node", 7))
+        assert all(columns.dense is None for _, columns in model._writes) or model.by == "node"
+    assert SparseModel.of(Run(tmp_path / "cot"), "level").passes == 3
+    with pytest.raises(InputError, match="by='direct': the model of .*cot writes its chain"):
+        SparseModel.of(Run(tmp_path / "cot"), "direct")
+    with pytest.raises(InputError, match="by='level': the model of .*log-icot is internalised"):
+        SparseModel.of(Run(tmp_path / "log-icot"), "level")
+    with pytest.raises(InputError, match=r"bits of shape \(4, 11\); the model answers samples × 12"):
+        SparseModel.of(Run(tmp_path / "log-icot"))(torch.ones(4, 11))
+
+
+def test_a_trained_model_is_dense(tmp_path: Path):
+    (run,) = tiny_runs(tmp_path, TrainOptions(n=8, k=4, steps=3, batch=20, eval_samples=20), (0,))
+    bits = draw_bits(8, 0, 0, 40, "test")
+    (trained,) = models_of(run)
+    with torch.no_grad():
+        torch.testing.assert_close(SparseModel.of(run)(bits), trained(bits), rtol=0, atol=1e-6)
+
+
+def test_sparse_models_can_be_timed():
+    model = SparseModel(TREE.levels, level_writes(TREE.levels, recovered_weights(TREE, "level", 9.0)), COSINE)
+    (latency,) = measure_latency([model], batch=3, repeats=4)
+    assert 0 < latency.low <= latency.median <= latency.high
+    assert model.by in WAYS
+
+
+def test_recovered_weights_are():
+    for layer, w in enumerate(recovered_weights(TREE, "level", 3.0)):
+        assert bool(recovered_columns(w, TREE.layer_children(layer), 3.0).all())
+        assert set(w.unique().tolist()) == {0.0, 3.0}
