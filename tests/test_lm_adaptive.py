@@ -22,7 +22,7 @@ from internalize.lm.options import ScheduleOptions
 from internalize.lm.schedule import Attempt, Schedule
 from internalize.lm.train import train
 from internalize.runs import Run
-from tests.lm_runs import TINY, content
+from tests.lm_runs import TINY, assert_same_weights, content
 
 OPTIONS = ScheduleOptions(patience=6, stage_steps=9, first_steps=20, threshold=0.9)
 TARGETS = (0, 8, 12, 14)  # of a parity with k = 16
@@ -218,6 +218,13 @@ def test_nothing_is_kept_that_is_not_needed(
     watch_updates(monkeypatch, look, lambda *_: None)
     train(replace(RUN, method=method, steps=14), 0, Run(tmp_path / "run"), checkpoint_steps=1)
     assert found == list(kept)
+
+
+def test_same_bits_as_log_icot_if_nothing_stalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(StageCallback, "exact_match", lambda *_: 1.0)
+    for method in ("log-icot", "adaptive"):
+        train(replace(RUN, method=method, steps=8), 0, Run(tmp_path / method))
+    assert_same_weights(tmp_path / "log-icot", tmp_path / "adaptive")
 
 
 def test_put_back_changes_what_is_trained_only():
