@@ -1,14 +1,15 @@
 r"""The linear probe: Fisher's discriminant, in closed form, so that there is nothing to tune and nothing to converge.
 
-A state x is given the token c that is greatest in :math:`\mu_c^\top A x - \tfrac12 \mu_c^\top A \mu_c + \log p_c`, where
-:math:`A = (\Sigma + \lambda \bar s I)^{-1}`, with the means and shares of the tokens, the covariance Σ within them, and
-:math:`\bar s` the mean variance of a coordinate. That is linear in x, and for two tokens it is ridge regression; for more it
-does not lose the ones in the middle, as regression on indicators does.
+A state x, its coordinates standardised, is given the token c that is greatest in
+:math:`\mu_c^\top A x - \tfrac12 \mu_c^\top A \mu_c + \log p_c`, where :math:`A = (\Sigma + \lambda I)^{-1}`, with the means and shares of
+the tokens and the covariance Σ within them. That is linear in x, and for two tokens its direction is that of ridge
+regression; for more it does not lose the ones in the middle, as regression on indicators does. Standardised, because
+coordinates of a residual stream differ in scale by orders of magnitude.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -46,22 +47,30 @@ def fit(states: Tensor, tokens: Tensor, ridges: Sequence[float] = RIDGES) -> Dis
 
 def _fit(states: Tensor, tokens: Tensor, ridges: Sequence[float]) -> list[Discriminant]:
     """One discriminant a λ, all from one eigendecomposition."""
-    x = states.double()
-    known, which, counts = tokens.unique(return_inverse=True, return_counts=True)
+    centre, spread = states.double().mean(0), states.double().std(0, correction=0)
+    scale = spread.where(spread > 0, 1.0)
+    x = (states.double() - centre) / scale
+    known, which, counts = tally(tokens)
     means = x.new_zeros(len(known), x.shape[1]).index_add_(0, which, x) / counts[:, None]
     within = x - means[which]
     values, vectors = torch.linalg.eigh(within.T @ within / len(x))
-    scale = (x - x.mean(0)).square().mean().clamp(min=torch.finfo(torch.float64).tiny)
     turned = means @ vectors
     found: list[Discriminant] = []
     for ridge in ridges:
-        whitened = turned / (values.clamp(min=0) + ridge * scale)
-        bias = (counts / len(x)).log() - 0.5 * (whitened * turned).sum(1)
-        found.append(Discriminant(known, vectors @ whitened.T, bias))
+        whitened = turned / (values.clamp(min=0) + ridge)
+        weights = vectors @ whitened.T / scale[:, None]
+        bias = (counts / len(x)).log() - 0.5 * (whitened * turned).sum(1) - centre @ weights
+        found.append(Discriminant(known, weights, bias))
     return found
 
 
 def most_frequent(tokens: Tensor) -> int:
     """What somebody says who sees no state: the most frequent token, of equals the first."""
-    known, counts = tokens.unique(return_counts=True)
+    known, _, counts = tally(tokens)
     return int(known[counts.argmax()])
+
+
+def tally(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different tokens, which of them each one is, and how often each occurs."""
+    found: Any = tokens.unique(return_inverse=True, return_counts=True)
+    return found

@@ -76,9 +76,7 @@ def open_kept(
         raise InputError(f"{folder} is neither a run of lm train nor a model that one wrote: it has no {OURS}")
     found = kept_stages(run) if run else {}
     if run and not found:
-        raise InputError(
-            f"{folder} has kept no stages: train it with --keep-stages, or probe {folder / 'model'} alone"
-        )
+        raise InputError(f"{folder} has kept no stages: train it with --keep-stages, or probe {folder / 'model'} alone")
     asking = Asking.read(min(found.items())[1] if run else folder)
     if not run:
         found = {_stage_of(folder, len(asking.hidden)): folder}
@@ -112,7 +110,7 @@ def _stage_of(folder: Path, last: int) -> int:
 def _asked(stage: str, found: Sequence[int]) -> list[int]:
     if stage == "all":
         return list(found)
-    number = max(found) if stage == "last" else int(stage) if stage.isdecimal() else None
+    number = max(found) if stage == "last" else int(stage) if stage.isdecimal() else 0
     if number not in found:
         raise InputError(f"stage={stage!r} is not all, last or one of the stages kept: {', '.join(map(str, found))}")
     return [number]
@@ -139,12 +137,16 @@ def _different(examples: Sequence[Example]) -> list[Example]:
     return list({example.question: example for example in reversed(examples)}.values())[::-1]
 
 
-def _fitting(examples: Sequence[Example], text: TextFormat, stages: TextStages, room: int | None, say: Say) -> list[int]:
+def _fitting(
+    examples: Sequence[Example], text: TextFormat, stages: TextStages, room: int | None, say: Say
+) -> list[int]:
     """Which examples have room in the model's positions at every stage."""
     chains = text.chains(examples)
     kept = [i for i, chain in enumerate(chains) if room is None or stages.longest(chain) <= room]
     if len(kept) < len(chains):
-        say(f"{len(chains) - len(kept)} of {len(chains)} examples do not fit into the model's positions and are left out")
+        say(
+            f"{len(chains) - len(kept)} of {len(chains)} examples do not fit into the model's positions and are left out"
+        )
     if len(kept) < FEWEST:
         raise InputError(f"{len(kept)} examples are left, and a probe needs {FEWEST}")
     return kept

@@ -15,7 +15,7 @@ from torch import Tensor
 from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat
-from internalize.lm.discriminant import fit, most_frequent
+from internalize.lm.discriminant import fit, most_frequent, tally
 from internalize.lm.kept import FEWEST, Kept
 from internalize.lm.removal import TextStages
 from internalize.lm.signal import measure_signals
@@ -24,7 +24,9 @@ from internalize.lm.states import Budget, Cells, Readings, Sequences, at_positio
 Json = dict[str, Any]
 
 
-def probe(kept: Kept, hidden: Sequence[int] = (), report: Callable[[int, int, str], None] = lambda *now: None) -> Json:
+def probe(
+    kept: Kept, hidden: Sequence[int] = (), report: Callable[[int, int, str], None] = lambda done, total, seen: None
+) -> Json:
     """Read every model that is asked about, and return what ``--json`` prints.
 
     Args:
@@ -35,7 +37,9 @@ def probe(kept: Kept, hidden: Sequence[int] = (), report: Callable[[int, int, st
     began = time.perf_counter()
     stages = kept.stages
     if wrong := [count for count in hidden if not 0 <= count < len(stages.count_slots)]:
-        raise InputError(f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the units of the longest chain")
+        raise InputError(
+            f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the units of the longest chain"
+        )
     jobs = [(stage, budget) for stage in kept.asked for budget in _budgets(stages, stage, hidden)]
     rows: list[Json] = []
     model, before, at = None, None, 0
@@ -76,7 +80,7 @@ def _stage_budget(stages: TextStages, stage: int) -> Budget:
 def _sequences(kept: Kept, budget: Budget) -> Sequences:
     found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
     by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
-    cells = cells_of(by_steps, found, lambda tokens: len(tokens) >= FEWEST and len(tokens.unique()) > 1)
+    cells = cells_of(by_steps, found, lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1)
     if not cells.keys:
         raise InputError(f"{kept.data}: no token of the chain differs between examples, or too few have it")
     return Sequences([place.row for place in found], cells, kept.text.pad, kept.stages.options.keep_positions)
@@ -177,8 +181,6 @@ def _share(read: Tensor, true: Tensor) -> float | None:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """Over the tokens of a step; of those that have a value."""
+    """Over the tokens of a step; of those that have a value. (Attention on children is of steps with one token.)"""
     found = [value for value in values if value is not None]
-    if not found or isinstance(found[0], list):  # attention on children is of steps with one token
-        return found[0] if found else None
-    return statistics.fmean(found)
+    return statistics.fmean(found) if len(found) > 1 else found[0] if found else None

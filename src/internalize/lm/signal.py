@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from internalize.lm.discriminant import tally
 from internalize.lm.removal import IGNORED
 from internalize.lm.states import Cells, Sequences, at_positions
 
@@ -89,7 +90,7 @@ def _signal(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
     having = tokens != IGNORED
     g, tokens = gradients[having].double(), tokens[having]
     signal = noise = 0.0
-    for token in tokens.unique():
+    for token in tally(tokens)[0]:
         own = g[tokens == token]
         if len(own) > 1:
             signal += len(own) * own.mean(0).square().sum().item() / len(g)
@@ -97,9 +98,7 @@ def _signal(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
     return signal**0.5, noise**0.5
 
 
-def _on_children(
-    attention: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]
-) -> list[list[float] | None]:
+def _on_children(attention: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[list[float] | None]:
     """From cells × heads × keys, the greatest over heads and over the positions of each child."""
     return [
         None if each is None else [attention[cell][:, list(positions)].max().item() for positions in each]
