@@ -89,7 +89,7 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: Kept):
     for row in result["rows"]:
         assert row["tokens"] == 1
         assert row["shown"] == (row["step"] == ANSWER)
-        assert 0.35 < row["chance"] < 0.65
+        assert 0.5 <= row["chance"] < 0.65
         if (row["layer"], row["step"]) == (2, 2):
             assert row["probe"] == 1
             seen += 1
@@ -200,7 +200,7 @@ def test_figure():
               for x in (1, 2, 3, 4)]  # fmt: skip
     rows = [row(*place, probe=0.5 + 0.01 * i, lens=1.0 if i == 7 else 0.5) for i, place in enumerate(places[:40])]
     rows += [row(*place, chance=0.2, probe=0.1) for place in places[40:]]
-    result = {"rows": rows, "layers": 2, "data": "some", "examples": 9}
+    result = {"rows": rows, "layers": 2, "steps": 3, "data": "some", "examples": 9}
     drawing = draw_reading(result)
     panels = [axes for axes in drawing.figure.axes if axes.get_title()]
     wanted = [(1, 0), (2, 2), (3, 3), (1, 3), (2, 3), (3, 3)]
@@ -210,6 +210,9 @@ def test_figure():
         own = [r for r in rows if (r["stage"], r["hidden"]) == (stage, hidden)]
         values: Any = mesh.get_array()
         np.testing.assert_array_equal(np.asarray(values), above_chance(own, [1, 2, 3, 4], 3))
+    assert [label.get_text() for label in panels[0].get_xticklabels()] == ["1", "2", "3", "A"]
+    borders = [[line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"] for axes in panels]  # pyright: ignore
+    assert borders == [[], [1.5], [2.5], [2.5], [2.5], [2.5]]
     grid = above_chance(rows[:12], [1, 2, 3, 4], 3)
     assert grid[1, 2] == pytest.approx(0.12)  # 0.56 is 12 % of the way from 0.5 to 1
     assert np.isnan(above_chance(rows[1:2], [1, 2], 1)[0]).tolist() == [True, False]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize.lm.chains import Chain
-from internalize.lm.discriminant import fit, most_frequent
+from internalize.lm.discriminant import chance, fit
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.removal import IGNORED, TextStages
 from internalize.lm.signal import _signal
@@ -52,7 +52,7 @@ def test_tokens_in_the_middle_are_read_too():
 
 def test_a_token_that_was_never_seen_is_never_read():
     tokens = torch.tensor([3, 3, 3, 5, 5, 3])
-    assert most_frequent(tokens) == 3
+    assert chance(tokens) == 4 / 6
     states = (tokens == 5).float()[:, None]
     assert fit(states[:3], tokens[:3]).read(states).tolist() == [3] * 6
 

@@ -1,7 +1,7 @@
 """Where each step of a chain can be read in a language model: layers upwards, steps across, a panel for each stage."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from internalize.errors import InputError
 from internalize.figures.drawing import Drawing
-from internalize.figures.style import FAINT, INK, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style, spaced
+from internalize.figures.style import FAINT, MUTED, PAGE_WIDTH, RED, VERMILION, WEIGHTS, house_style
 
 Json = dict[str, Any]
 ACROSS: Final = 4
 """Panels in a row, at most."""
 READ: Final = 0.99
 """From this accuracy on a step counts as read."""
+_percent: Final = f"{READ:.0%}".replace("%", " %")
 
 
 def draw_reading(result: Mapping[str, Any]) -> Drawing:
@@ -49,7 +50,7 @@ def draw_reading(result: Mapping[str, Any]) -> Drawing:
                     axes.set_visible(False)
                     continue
                 stage, hidden = block[number]
-                _panel(axes, _of(rows, stage, hidden), steps, layers)
+                _panel(axes, _of(rows, stage, hidden), steps, layers, result["steps"] + 1)
                 axes.set_title(f"stage {stage}, {hidden} hidden", pad=12)
                 if number % across == 0:
                     axes.set_ylabel("layer")
@@ -64,9 +65,9 @@ def draw_reading(result: Mapping[str, Any]) -> Drawing:
         caption=(
             f"How well a linear probe reads each step from each layer (0 is the embedding) at the position that has to predict "
             f"it, on {result['data']}, {result['examples']} examples, half of them to fit: 0 is what the most frequent value "
-            "gives, 1 is always right; a step with several tokens has their mean. The last column is the answer. A dot: the "
-            f"model's own head reads the step there, in {READ:.0%} of the examples or more. Left of the dashed line steps are "
-            "hidden; dotted lines are between levels."
+            "gives, 1 is always right; a step with several tokens has their mean. A is the answer. A dot: the model's own head reads "
+            f"the step there in {_percent} of the examples or more. Red lines are between steps that are hidden and those "
+            "that are shown, dotted lines between levels."
         ),
         alt=f"{len(used)} heat maps of {layers} layers over {len(steps)} steps. {_told(rows, blocks[-1])}",
     )
@@ -86,7 +87,7 @@ def above_chance(rows: Sequence[Json], steps: Sequence[int], layers: int) -> NDA
     return grid
 
 
-def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int) -> None:
+def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int, answer: int) -> None:
     edges = np.arange(len(steps) + 1) - 0.5, np.arange(layers + 1) - 0.5
     axes.set_facecolor(FAINT)
     grid = np.ma.masked_invalid(above_chance(rows, steps, layers))
@@ -95,9 +96,9 @@ def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int) 
     if read:
         axes.scatter(*zip(*read, strict=True), s=5, color=VERMILION, linewidths=0)
     first = {steps.index(row["step"]): row for row in rows if row["layer"] == 0}
-    hidden = sum(row["shown"] < 0.5 for row in first.values())
-    if hidden:
-        axes.axvline(hidden - 0.5, color=INK, linewidth=0.9, linestyle="--")
+    for (at, one), (_, other) in pairwise(sorted(first.items())):
+        if (one["shown"] < 0.5) != (other["shown"] < 0.5):
+            axes.axvline(at + 0.5, color=RED, linewidth=1.6)
     place = 0
     for level, own in groupby(range(len(steps)), lambda at: first[at]["level"] if at in first else None):
         count = len(list(own))
@@ -105,10 +106,19 @@ def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int) 
             axes.axvline(place - 0.5, color="black", linewidth=0.9, linestyle=":")
         if level is not None:
             middle = (place + (count - 1) / 2, layers - 0.5)
-            axes.annotate(f"{level}", middle, (0, 2), textcoords="offset points", ha="center", fontsize=7, color=MUTED)
+            axes.annotate(
+                f"{'' if place else 'level '}{level}",
+                middle,
+                (0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                color=MUTED,
+            )
         place += count
-    some = spaced(range(len(steps)), max(1, len(steps) // 8))
-    axes.set_xticks(some, [str(steps[at]) for at in some])
+    every = max(1, len(steps) // 8)
+    some = [at for at, step in enumerate(steps) if step == answer or (at % every == 0 and at <= len(steps) - 1 - every)]
+    axes.set_xticks(some, ["A" if steps[at] == answer else str(steps[at]) for at in some])
     axes.set_yticks(range(0, layers, max(1, layers // 6)))
     axes.tick_params(length=0)
 
@@ -124,4 +134,4 @@ def _told(rows: Sequence[Json], panels: Sequence[tuple[int, int]]) -> str:
         ]
         listed = ", ".join("none" if layer is None else str(layer) for layer in lowest)
         texts.append(f"stage {stage} with {hidden} hidden: {listed}")
-    return f"The lowest layer from which each step is read in {READ:.0%}: {'; '.join(texts)}."
+    return f"The lowest layer from which each step is read in {_percent} of the examples: {'; '.join(texts)}."

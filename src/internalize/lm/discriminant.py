@@ -64,10 +64,9 @@ def _fit(states: Tensor, tokens: Tensor, ridges: Sequence[float]) -> list[Discri
     return found
 
 
-def most_frequent(tokens: Tensor) -> int:
-    """What somebody says who sees no state: the most frequent token, of equals the first."""
-    known, _, counts = tally(tokens)
-    return int(known[counts.argmax()])
+def chance(tokens: Tensor) -> float:
+    """How often somebody is right who sees no state and always says the most frequent token."""
+    return tally(tokens)[2].max().item() / len(tokens)
 
 
 def tally(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:

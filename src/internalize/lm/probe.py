@@ -15,7 +15,7 @@ from torch import Tensor
 from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat
-from internalize.lm.discriminant import fit, most_frequent, tally
+from internalize.lm.discriminant import chance, fit, tally
 from internalize.lm.kept import FEWEST, Kept
 from internalize.lm.removal import TextStages
 from internalize.lm.signal import measure_signals
@@ -133,7 +133,7 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
     readable = readings.read[layer].numel() > 0
     return {
         "shown": shown[having].double().mean().item(),
-        "chance": (true[judged] == most_frequent(true[having & fitted])).double().mean().item(),
+        "chance": chance(true[judged]),
         "probe": probed(predicted, having),
         "probe_slot": probed(own, in_slots) if int(in_slots.sum()) >= FEWEST else None,
         "lens": _share(readings.read[layer][judged, cell], true[judged]) if readable else None,
