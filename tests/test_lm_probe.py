@@ -71,7 +71,7 @@ class Stub(nn.Module):
     def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
         drawn = torch.Generator().manual_seed(int(input_ids.sum()))
         states = [torch.randn(*input_ids.shape, 24, generator=drawn) for _ in range(4)]
-        states[2][:, self.at, 5] += 8.0 * (input_ids[:, self.left] == input_ids[:, self.right])
+        states[2][:, self.at, 5] = 1.0 * (input_ids[:, self.left] == input_ids[:, self.right])
         states = [state.requires_grad_() for state in states]
         attention = torch.zeros(len(input_ids), 2, input_ids.shape[1], input_ids.shape[1])
         attention[:, 1, self.at, self.left], attention[:, 0, self.at, self.right] = 0.75, 0.25
@@ -210,7 +210,7 @@ def test_figure():
         own = [r for r in rows if (r["stage"], r["hidden"]) == (stage, hidden)]
         values: Any = mesh.get_array()
         np.testing.assert_array_equal(np.asarray(values), above_chance(own, [1, 2, 3, 4], 3))
-    assert [label.get_text() for label in panels[0].get_xticklabels()] == ["1", "2", "3", "A"]
+    assert [label.get_text() for label in panels[-1].get_xticklabels()] == ["1", "2", "3", "A"]
     borders = [[line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"] for axes in panels]  # pyright: ignore
     assert borders == [[], [1.5], [2.5], [2.5], [2.5], [2.5]]
     grid = above_chance(rows[:12], [1, 2, 3, 4], 3)

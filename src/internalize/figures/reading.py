@@ -65,9 +65,9 @@ def draw_reading(result: Mapping[str, Any]) -> Drawing:
         caption=(
             f"How well a linear probe reads each step from each layer (0 is the embedding) at the position that has to predict "
             f"it, on {result['data']}, {result['examples']} examples, half of them to fit: 0 is what the most frequent value "
-            "gives, 1 is always right; a step with several tokens has their mean. A is the answer. A dot: the model's own head reads "
-            f"the step there in {_percent} of the examples or more. Red lines are between steps that are hidden and those "
-            "that are shown, dotted lines between levels."
+            "gives, 1 is always right; a step with several tokens has their mean. A is the answer. A dot: the model's own head "
+            f"reads the step there in {_percent} of the examples or more. Red lines are between steps that are hidden and "
+            "those that are shown, dotted lines between levels."
         ),
         alt=f"{len(used)} heat maps of {layers} layers over {len(steps)} steps. {_told(rows, blocks[-1])}",
     )

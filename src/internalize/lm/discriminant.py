@@ -1,21 +1,21 @@
 r"""The linear probe: Fisher's discriminant, in closed form, so that there is nothing to tune and nothing to converge.
 
 A state x, its coordinates standardised, is given the token c that is greatest in
-:math:`\mu_c^\top A x - \tfrac12 \mu_c^\top A \mu_c + \log p_c`, where :math:`A = (\Sigma + \lambda I)^{-1}`, with the means and shares of
-the tokens and the covariance Σ within them. That is linear in x, and for two tokens its direction is that of ridge
+:math:`\mu_c^\top A x - \tfrac12 \mu_c^\top A \mu_c + \log p_c`, where :math:`A = (\Sigma + \lambda I)^{-1}`, with the means and
+shares of the tokens and the covariance Σ within them. That is linear in x, and for two tokens its direction is that of ridge
 regression; for more it does not lose the ones in the middle, as regression on indicators does. Standardised, because
 coordinates of a residual stream differ in scale by orders of magnitude.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 
 RIDGES: Final = (1.0, 1e-2, 1e-4)
-"""Values of λ that are tried, on a third of the training half; of equals the greatest is taken."""
+"""Values of λ that are tried, on a third of the training half."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,20 @@ class Discriminant:
 
     def read(self, states: Tensor) -> Tensor:
         """The token that each state is given."""
-        return self.tokens[(states.double() @ self.weights + self.bias).argmax(1)]
+        return self.tokens[self._scores(states).argmax(1)]
 
     def accuracy(self, states: Tensor, tokens: Tensor) -> float:
         """The share of states that are given the true token."""
         return (self.read(states) == tokens).double().mean().item()
+
+    def likelihood(self, states: Tensor, tokens: Tensor) -> float:
+        """Mean logarithm of the probability of the true tokens, of those that it knows: finer than accuracy, to choose by."""
+        same = tokens[:, None] == self.tokens
+        known = same.any(1)
+        return self._scores(states).log_softmax(1)[known][same[known]].mean().item() if bool(known.any()) else 0.0
+
+    def _scores(self, states: Tensor) -> Tensor:
+        return states.double() @ self.weights + self.bias
 
 
 def fit(states: Tensor, tokens: Tensor, ridges: Sequence[float] = RIDGES) -> Discriminant:
@@ -41,8 +50,8 @@ def fit(states: Tensor, tokens: Tensor, ridges: Sequence[float] = RIDGES) -> Dis
         return _fit(states, tokens, ridges[:1])[0]
     judged = torch.arange(len(states)) % 3 == 0
     tried = _fit(states[~judged], tokens[~judged], ridges)
-    right = [each.accuracy(states[judged], tokens[judged]) for each in tried]
-    return _fit(states, tokens, (ridges[right.index(max(right))],))[0]
+    likely = [each.likelihood(states[judged], tokens[judged]) for each in tried]
+    return _fit(states, tokens, (ridges[likely.index(max(likely))],))[0]
 
 
 def _fit(states: Tensor, tokens: Tensor, ridges: Sequence[float]) -> list[Discriminant]:
@@ -53,7 +62,7 @@ def _fit(states: Tensor, tokens: Tensor, ridges: Sequence[float]) -> list[Discri
     known, which, counts = tally(tokens)
     means = x.new_zeros(len(known), x.shape[1]).index_add_(0, which, x) / counts[:, None]
     within = x - means[which]
-    values, vectors = torch.linalg.eigh(within.T @ within / len(x))
+    values, vectors = cast("tuple[Tensor, Tensor]", torch.linalg.eigh(within.T @ within / len(x)))
     turned = means @ vectors
     found: list[Discriminant] = []
     for ridge in ridges:
@@ -71,5 +80,5 @@ def chance(tokens: Tensor) -> float:
 
 def tally(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The different tokens, which of them each one is, and how often each occurs."""
-    found: Any = tokens.unique(return_inverse=True, return_counts=True)
-    return found
+    plain: Any = tokens  # unique is not typed
+    return plain.unique(return_inverse=True, return_counts=True)
