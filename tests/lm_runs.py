@@ -43,8 +43,9 @@ def words(options: LmTrainOptions, out: Path, *more: str) -> list[str]:
     return argv
 
 
-def content(run: Run) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]]:
+def content(run: Run) -> tuple[dict[str, bytes], list[dict[str, Any]], dict[str, Any]]:
     """All of a run but its times."""
     metrics = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
     result = {key: value for key, value in run.result.items() if key != "seconds"}
-    return (run.path / "model" / "model.safetensors").read_bytes(), metrics, result
+    kept = {path.name: path / "model.safetensors" for path in (run.path / "model", *(run.path / "stages").glob("*"))}
+    return {name: path.read_bytes() for name, path in kept.items()}, metrics, result

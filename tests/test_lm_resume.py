@@ -20,8 +20,11 @@ from tests.test_resume import killed
 
 
 def test_killed_at_random_moments(tmp_path: Path):
-    """Same weights, same stages, same data order; checkpoints neither at evaluations nor at a stage's end."""
+    """Same weights, those kept of every stage among them, same data order; checkpoints neither at evaluations nor at a
+    stage's end.
+    """
     options = replace(TINY, advance="accuracy", threshold=0.4, stop_at=0.9, steps=60, stage_steps=9, first_steps=20)
+    options = replace(options, keep_stages=True)
 
     def command(out: Path) -> list[str]:
         return words(options, out, "--resume", "--checkpoint-steps", "5")
@@ -30,6 +33,7 @@ def test_killed_at_random_moments(tmp_path: Path):
     began = time.monotonic()
     assert not killed(command(tmp_path / "left-alone"), 300)
     whole = time.monotonic() - began
+    assert content(Run(tmp_path / "left-alone"))[0].keys() == {"model", "stage-1", "stage-2"}
     moments = random.Random(0)
     count = attempt = 0
     while count < 8:

@@ -129,6 +129,7 @@ def test_parity_of_a_seed_is_the_papers_of_that_seed():
     tree = ParityTree.draw(16, 8, 3)
     task = Parity(16, 8, 3)
     assert task.secret == tree.secret
+    assert task.children == tuple(tree.children(node) for node in range(tree.n, tree.T))
     sequence = add_trace(tree, draw_bits(16, 3, 40, 5, "validation"))
     for row, example in zip(sequence.tolist(), task.examples("validation", 40, 5), strict=True):
         written = [*example.question.split(), *example.steps, example.answer]

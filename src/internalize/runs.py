@@ -7,6 +7,7 @@
 | `metrics.jsonl`       | one object an evaluation                                                    |
 | `weights.safetensors` | final weights                                                               |
 | `model/`              | of `lm train`: the model as transformers writes it                          |
+| `stages/`             | of `lm train --keep-stages`: the model at the end of every stage, likewise  |
 | `snapshots/`          | weights at evaluations, named by step                                       |
 | `checkpoint/`         | what a resumed run needs; `checkpoint.json` names the tensors it belongs to |
 | `result.json`         | what `--json` prints, written last: its presence means finished             |
@@ -54,7 +55,7 @@ _BEFORE: dict[str, Json] = {
         "threshold": 0.99,
     },
     "solve": {"curriculum": "log-icot"},
-    "lm-train": {"layer_loss": 0.0, "patience": 300},
+    "lm-train": {"layer_loss": 0.0, "patience": 300, "keep_stages": False},
 }
 """What a run of that kind had before there was an option for it, and its config.json does not say."""
 
@@ -66,6 +67,7 @@ _OURS = frozenset(
         "weights.safetensors",
         "model",
         ".model.tmp",
+        "stages",
         "snapshots",
         "checkpoint",
         "answers.jsonl",

@@ -9,6 +9,7 @@ from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_data import LmData
 from internalize.commands.lm_eval import LmEval
 from internalize.commands.lm_plan import LmPlan
+from internalize.commands.lm_probe import LmProbe
 from internalize.commands.lm_train import LmTrain
 
 Which = (
@@ -16,6 +17,7 @@ Which = (
     | Annotated[LmPlan, tyro.conf.subcommand("plan")]
     | Annotated[LmTrain, tyro.conf.subcommand("train")]
     | Annotated[LmEval, tyro.conf.subcommand("eval")]
+    | Annotated[LmProbe, tyro.conf.subcommand("probe")]
     | Annotated[LmCompare, tyro.conf.subcommand("compare")]
 )
 

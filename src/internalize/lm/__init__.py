@@ -12,6 +12,7 @@
 | batches, callback  | the collator and the callback of a Trainer; internalization puts all of this together         |
 | models, generation | models made, loaded and written; greedy answers                                               |
 | train, evaluation  | what `lm train` and `lm eval` do; plan and compare likewise                                   |
+| probe              | what `lm probe` does; kept: models, states: what is where, discriminant: the probe, signal    |
 """
 
 from typing import TYPE_CHECKING, Any

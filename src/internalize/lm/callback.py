@@ -53,6 +53,8 @@ class StageCallback(TrainerCallback):
         self.seconds = 0.0
         self.on_metrics: Callable[[Json], None] = lambda metrics: None
         """Called with every evaluation."""
+        self.on_stage_end: Callable[[int], None] = lambda stage: None
+        """Called with every stage that has ended, counted from 0, before anything says so that a checkpoint keeps."""
         self.saved_place: Callable[[], Json] = dict
         """What else a checkpoint should remember."""
         self.interrupted: Callable[[], bool] = lambda: False
@@ -199,6 +201,8 @@ class StageCallback(TrainerCallback):
         }
         if self.options.budgets == "stages":
             record["budgets"] = [self.exact_match(model, shown, args) for shown in range(self.stages.count)]
+        if args.process_index == 0:
+            self.on_stage_end(stage)
         self.finished_stages.append(record)
 
     def exact_match(self, model: Any, stage: int, args: TrainingArguments | None = None) -> float:

@@ -51,6 +51,11 @@ class TextFormat:
         self._begin: tuple[int, ...] = (begin,) if begin is not None and with_special[:1] == [begin] else ()
         self._pieces: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def begins(self) -> int:
+        """Tokens before the question."""
+        return len(self._begin)
+
     def _one_token(self, text: str) -> int:
         token: int | None = self.tokenizer.convert_tokens_to_ids(text)
         if token is not None and (token != self.tokenizer.unk_token_id or text == self.tokenizer.unk_token):

@@ -16,7 +16,7 @@ from internalize.lm.levels import resolve_levels
 from internalize.lm.models import OURS, Asking, check_vocabulary, load_model
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.removal import TextStages, unit_of
-from internalize.lm.source import eval_examples, open_source
+from internalize.lm.source import Source, eval_examples, open_source
 from internalize.lm.tasks import get_task, is_task
 from internalize.lm.train import KIND, options_of
 from internalize.runs import Run
@@ -77,7 +77,7 @@ def open_subject(
         raise InputError(f"examples={examples} must be at least 1")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder, so no run and no model is in it")
-    run = _run(folder)
+    run = our_run(folder, "lm eval")
     where = run.path / "model" if run else folder
     if run and not where.exists():
         raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
@@ -87,12 +87,9 @@ def open_subject(
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
     data = data or (asking.data if asking else "")
     model, tokenizer = load_model(where)
-    _check_weights(where, model)
+    check_weights(where, model)
     if asking:
-        text = asking.text(tokenizer)
-        stages = asking.stages(text)
-        check_vocabulary(where, model, text, found, say)  # other data often have other levels, too: words say it better
-        _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in found], _source(asking))
+        text, stages, found = as_asked(where, asking, model, tokenizer, found, say)
     else:
         options = options or CurriculumOptions()
         levels, found = resolve_levels(found, options.levels)
@@ -102,6 +99,16 @@ def open_subject(
         say(f"{where} has no {OURS}: it is asked as {options.method} with --removal {options.removal}")
     _check_length(where, model, stages, text.chains(found), say)
     return Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
+
+
+def as_asked(
+    where: Path, asking: Asking, model: Any, tokenizer: Any, examples: Sequence[Example], say: Say
+) -> tuple[TextFormat, TextStages, list[Example]]:
+    """Format and stages that a model of ours was trained with, and examples with the levels that it was trained by."""
+    text = asking.text(tokenizer)
+    check_vocabulary(where, model, text, examples, say)  # other data often have other levels, too: words say it better
+    _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], _source(asking))
+    return text, asking.stages(text), found
 
 
 def evaluate(
@@ -181,16 +188,30 @@ def _row(stages: TextStages, stage: int, answers: Answers, examples: Sequence[Ex
     }
 
 
-def _run(folder: Path) -> Run | None:
+def our_run(folder: Path, asked_by: str) -> Run | None:
     """The run of `lm train` in a folder. A model's config.json is none: it names no kind."""
     run = Run(folder)
     if not run.exists or (folder / OURS).exists() or "model_type" in (config := read_json(folder / "config.json")):
         return None
     if config.get("kind") != KIND:
         raise InputError(
-            f"{folder} holds a run of kind {config.get('kind')!r}; lm eval takes one of lm train, or a model"
+            f"{folder} holds a run of kind {config.get('kind')!r}; {asked_by} takes one of lm train, or a model"
         )
     return Run.open(folder)
+
+
+def run_source(run: Run, say: Say) -> Source:
+    """The data of a run, with what it held out."""
+    options = options_of(run.config)
+    return open_source(
+        options.data,
+        run.config.get("seed", 0),
+        validation=options.validation,
+        held_out=options.eval_examples,
+        tested=options.test_examples,
+        skip_bad=options.skip_bad,
+        say=say,
+    )
 
 
 def _examples(
@@ -201,18 +222,7 @@ def _examples(
             say(f"{spec} is not what the model was trained on, which is {asking.data}")
         return eval_examples(data, seed, count, skip_bad=skip_bad, say=say)[:count]
     if run is not None:
-        config = run.config
-        options = options_of(config)
-        source = open_source(
-            options.data,
-            config.get("seed", 0),
-            validation=options.validation,
-            held_out=options.eval_examples,
-            tested=options.test_examples,
-            skip_bad=options.skip_bad,
-            say=say,
-        )
-        return source.test(count)
+        return run_source(run, say).test(count)
     if asking is not None and is_task(asking.data):
         return eval_examples(asking.data, seed, count, say=say)
     if asking is not None:
@@ -230,7 +240,7 @@ def _source(asking: Asking) -> Literal["given", "graph", "steps", "tokens"]:
             raise InputError(f"{OURS} is damaged: levels={other!r} is not given, graph, steps or tokens")
 
 
-def _check_weights(folder: Path, model: Any) -> None:
+def check_weights(folder: Path, model: Any) -> None:
     """Refuse weights that are not finite: whatever came out would be no answer."""
     for name, weights in model.named_parameters():
         if not bool(weights.isfinite().all()):

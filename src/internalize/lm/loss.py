@@ -26,7 +26,13 @@ class LayeredLoss:
         self.weight = weight
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # below LoRA
         self.head: nn.Module = inner.get_output_embeddings()
-        self.norm = _last_norm(inner)
+        norm = last_norm(inner)
+        if norm is None:
+            raise InputError(
+                f"layer_loss needs the norm before the head, and {type(inner).__name__} has none by the names "
+                f"{', '.join(_NORMS)}; take --layer-loss 0"
+            )
+        self.norm = norm
 
     def __call__(self, outputs: Any, labels: "Tensor", num_items_in_batch: "Tensor | int | None" = None) -> "Tensor":
         """The loss of a batch, or of a part of one with ``num_items_in_batch`` supervised tokens in all."""
@@ -43,12 +49,7 @@ class LayeredLoss:
         return loss / (target.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
-def _last_norm(model: Any) -> "nn.Module":
+def last_norm(model: Any) -> "nn.Module | None":
     """The norm that stands between a model's last layer and its head: the one of such a name that is least deep."""
     found = [(name.count("."), module) for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in _NORMS]
-    if not found:
-        raise InputError(
-            f"layer_loss needs the norm before the head, and {type(model).__name__} has none by the names "
-            f"{', '.join(_NORMS)}; take --layer-loss 0"
-        )
-    return min(found, key=lambda each: each[0])[1]
+    return min(found, key=lambda each: each[0])[1] if found else None

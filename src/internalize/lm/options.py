@@ -217,6 +217,8 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
     """Held-out examples of the last evaluation, with the whole chain hidden."""
     budgets: Literal["never", "end", "stages"] = "end"
     """When to measure exact match for every budget of shown steps, that is at every stage: at the end, or after each stage."""
+    keep_stages: bool = False
+    """Keep the model at the end of every stage in the run folder, for lm probe: where each step can be read."""
 
     def __post_init__(self) -> None:
         CurriculumOptions.__post_init__(self)

@@ -5,6 +5,7 @@ resumed run needs beyond them (which stage, which data) is a function of the upd
 """
 
 import contextlib
+import copy
 import hashlib
 import os
 import shutil
@@ -25,8 +26,8 @@ from internalize.lm.tasks import is_task
 from internalize.runs import Run, begin_runs
 
 KIND = "lm-train"
-_BEFORE: Final[Json] = {"layer_loss": 0.0, "patience": LmTrainOptions.patience}
-"""Options that older runs do not have, with what those runs did."""
+STAGES: Final = "stages"
+"""Of a run folder, with ``keep_stages``: the model at the end of each stage."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ def _train(
         work.callback.keep_history, work.callback.anneal = False, True
         work.callback.on_metrics = keep
         work.callback.interrupted = lambda: interrupt.requested
+        if run is not None and work.options.keep_stages:
+            work.callback.on_stage_end = lambda stage: _keep_stage(work, model, stage_folder(run, stage + 1))
         if run is not None:
             work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
         try:
@@ -263,6 +266,22 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _keep_stage(work: Internalization, model: Any, folder: Path) -> None:
+    """A model folder of a model that has to train on: adapters are merged in a copy."""
+    work.save(folder, copy.deepcopy(model) if work.options.lora_rank else model)
+
+
+def stage_folder(run: Run, stage: int) -> Path:
+    """Where the model at the end of a stage, counted from 1, is kept."""
+    return run.path / STAGES / f"stage-{stage}"
+
+
+def kept_stages(run: Run) -> dict[int, Path]:
+    """The models that a run has kept, by stage from 1."""
+    found = {path.name.removeprefix("stage-"): path for path in (run.path / STAGES).glob("stage-*")}
+    return {int(stage): found[stage] for stage in sorted(filter(str.isdecimal, found), key=int)}
+
+
 def run_config(options: LmTrainOptions, seed: int) -> Json:
     """What `config.json` says of a run. A run that went on with other data would be another one."""
     digests: dict[str, str] = {}
@@ -278,7 +297,7 @@ def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
     from dataclasses import fields
 
     try:
-        given: Json = {field.name: {**_BEFORE, **config}[field.name] for field in fields(LmTrainOptions)}
+        given: Json = {field.name: config[field.name] for field in fields(LmTrainOptions)}
         given["smoothing"] = float(given["smoothing"])
         return LmTrainOptions(**given)
     except (KeyError, TypeError, ValueError) as error:

@@ -27,6 +27,13 @@ class Task(ABC):
     def questions(self) -> int:
         """How many different questions there are."""
 
+    @property
+    def children(self) -> tuple[tuple[int, ...], ...] | None:
+        """What each element of the chain, the answer last, is made of: words of the question from 0 and, after those, steps.
+        None where that is not known, or not the same for every example.
+        """
+        return None
+
     @abstractmethod
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
         """Examples ``start`` … ``start + count − 1`` of a stream."""

@@ -58,6 +58,13 @@ class Parity(Task):
         """The level of each step: k/2 of level 1, k/4 of level 2, …, 2 of level log2 k − 1."""
         return tuple(level for level in range(1, self.k.bit_length() - 1) for _ in range(self.k >> level))
 
+    @property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Two of each node, the root last: secret bits, then nodes of the level below, in their order."""
+        nodes = range(self.n, self.n + self.k - 2)
+        below = (*self.secret, *nodes)
+        return tuple(zip(below[0::2], below[1::2], strict=True))
+
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
         """Examples ``start`` … ``start + count − 1`` of a stream."""
         import numpy as np

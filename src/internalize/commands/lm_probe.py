@@ -1,0 +1,128 @@
+"""`internalize lm probe`."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from internalize.console import Flag, print_json, print_table, say, use_device
+
+
+@dataclass(frozen=True)
+class LmProbe:
+    """Where the reasoning went: how well each step of the chain can be read from each layer of a model, stage by stage.
+
+    A linear probe is fitted to half of the examples and judged on the other, at the position that has to predict the step;
+    the model's own head reads there, too. Beside them: what the loss asks of that position (gradient over noise), how
+    much it attends to what the step is made of (for parity), and whether a stage has moved what was learned before.
+
+    For example:
+
+      $ internalize lm train --keep-stages --out runs/parity
+      $ internalize lm probe runs/parity --figure figures
+      $ internalize lm probe runs/parity --stage last --hidden 0 3 6 --json
+      $ internalize lm probe runs/parity/model --examples 512
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of a run of lm train --keep-stages, or of a model that one wrote."""
+    data: str = ""
+    """A file or a task, as for lm train. Default: what was held out when the model was trained."""
+    examples: int = 2048
+    """How many different questions to read; there may be fewer."""
+    stage: str = "all"
+    """Whose model: all, last, or the number of a stage, from 1."""
+    hidden: tuple[int, ...] = ()
+    """How many steps (or tokens, for icot) are hidden. Default: as at the model's own stage, at the next, and everything."""
+    figure: Path | None = None
+    """Folder for a figure of the probe's accuracy, layer by layer and step by step."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, mps."""
+    threads: int = 1
+    """Threads of the process."""
+    seed: int = 0
+    """Draws the halves, and a task in --data that names none."""
+    out: Path | None = None
+    """Folder to keep the result in. Without it, nothing is written."""
+    json: Flag[bool] = False
+    """Print one JSON object on standard output."""
+
+    def __call__(self) -> int:
+        """Read, show, keep, draw."""
+        from internalize.counter import check_seed
+        from internalize.lm.kept import open_kept
+        from internalize.lm.probe import probe
+        from internalize.lm.quiet import quiet_transformers
+        from internalize.progress import Progress
+        from internalize.runs import Run, begin_runs
+
+        quiet_transformers()
+        device, seed = use_device(self.device, self.threads), check_seed(self.seed)
+        kept = open_kept(self.run, self.data, self.examples, stage=self.stage, seed=seed, device=device, say=say)
+        config = {
+            "run": str(self.run),
+            "data": kept.data,
+            "examples": self.examples,
+            "stages": kept.asked,
+            "hidden": self.hidden,
+            "seed": self.seed,
+        }
+        with contextlib.ExitStack() as held:
+            if self.out is not None:  # refused before the work, not after it
+                held.enter_context(begin_runs([Run(self.out)], "lm-probe", [config], resume=True))
+            progress = held.enter_context(Progress("lm probe"))
+            result = probe(kept, self.hidden, progress.show)
+            if self.figure is not None:
+                from internalize.figures import save
+                from internalize.figures.reading import draw_reading
+
+                drawing = draw_reading(result)
+                result["figure"] = str(save(drawing.figure, self.figure, drawing.name))
+            if self.out is not None:
+                Run(self.out).finish(result)
+        if self.json:
+            print_json(result)
+        else:
+            print_table(_summary(result["rows"]), _COLUMNS)
+        return 0
+
+
+_COLUMNS = (
+    "stage",
+    "hidden",
+    "step",
+    "level",
+    "chance",
+    "probe",
+    "layer",
+    "lens",
+    "error",
+    "agreement",
+    "attention",
+    "signal/noise",
+)
+
+
+def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line a step: the best of the layers, the lowest that has it; lens, error and agreement of the last layer."""
+    by_step: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        by_step.setdefault((row["stage"], row["hidden"], row["step"]), []).append(row)
+    lines: list[dict[str, Any]] = []
+    for layers in by_step.values():
+        best, last = max(layers, key=lambda row: row["probe"]), layers[-1]
+        looks = [row["child_attention"] for row in layers if row["child_attention"]]
+        ratios = [row["gradient"] / row["gradient_error"] for row in layers if row["gradient_error"]]
+        lines.append(
+            {
+                **last,
+                "probe": best["probe"],
+                "layer": best["layer"],
+                "attention": min(map(max, zip(*looks, strict=True))) if looks else None,
+                "signal/noise": max(ratios, default=None),
+            }
+        )
+    return lines

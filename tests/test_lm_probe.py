@@ -1,0 +1,247 @@
+"""`lm probe`: a step is found where it is and nowhere else; what a run keeps for it; what it refuses; its figure."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import QuadMesh
+from torch import nn
+
+from internalize.cli import main
+from internalize.figures.reading import above_chance, draw_reading
+from internalize.figures.save import svg_bytes
+from internalize.lm import Internalization
+from internalize.lm.kept import Kept, open_kept
+from internalize.lm.models import make_model
+from internalize.lm.probe import _child_positions, _sequences, probe
+from internalize.lm.states import Budget, read_states
+from internalize.lm.train import train
+from internalize.runs import Run
+from tests.lm_runs import TINY, content
+
+OPTIONS = replace(TINY, data="parity:n=8,k=4", method="icot-steps", layers=2, steps=12, stage_steps=4, keep_stages=True)
+ANSWER = 3
+"""Its number: there are two steps."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("probe") / "run")
+    train(OPTIONS, 0, run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def kept(run: Run) -> Kept:
+    return open_kept(run.path, examples=256)
+
+
+@dataclass(frozen=True)
+class Given(Kept):
+    """Another model in the place of the one that was kept."""
+
+    given: Any = None
+
+    def model(self, stage: int) -> Any:
+        return self.given
+
+
+class Stub(nn.Module):
+    """Three layers of noise but for layer 2, which has the value of step 2 where it has to be predicted."""
+
+    device = "cpu"
+
+    def __init__(self, left: int, right: int, at: int) -> None:
+        super().__init__()
+        self.left, self.right, self.at = left, right, at
+        self.ln_f = nn.LayerNorm(24)
+        self.head = nn.Linear(24, 8)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def set_attn_implementation(self, name: str) -> None:
+        assert name == "eager"
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        drawn = torch.Generator().manual_seed(int(input_ids.sum()))
+        states = [torch.randn(*input_ids.shape, 24, generator=drawn) for _ in range(4)]
+        states[2][:, self.at, 5] = 1.0 * (input_ids[:, self.left] == input_ids[:, self.right])
+        states = [state.requires_grad_() for state in states]
+        attention = torch.zeros(len(input_ids), 2, input_ids.shape[1], input_ids.shape[1])
+        attention[:, 1, self.at, self.left], attention[:, 0, self.at, self.right] = 0.75, 0.25
+        logits = self.head(states[3] + 0 * (states[0] + states[1] + states[2]))
+        return SimpleNamespace(logits=logits, hidden_states=tuple(states), attentions=(attention,) * 3)
+
+
+def test_a_step_is_found_where_it_is_and_nowhere_else(kept: Kept):
+    assert kept.children is not None
+    left, right = kept.children[1]
+    stub = Stub(left, right, 8 + 1)  # bits and separator; the slot of step 1 predicts step 2
+    result = probe(Given(**vars(kept), given=stub), hidden=[2])
+    assert [(row["stage"], row["hidden"]) for row in result["rows"][:: 4 * 3]] == [(1, 2), (2, 2), (3, 2)]
+    seen = 0
+    for row in result["rows"]:
+        assert row["tokens"] == 1
+        assert row["shown"] == (row["step"] == ANSWER)
+        assert 0.5 <= row["chance"] < 0.65
+        if (row["layer"], row["step"]) == (2, 2):
+            assert row["probe"] == 1
+            seen += 1
+        else:
+            assert abs(row["probe"] - 0.5) < 4 * (0.25 / 118) ** 0.5
+        if row["step"] == 1:  # its slot is where the value of step 2 is; that is no help
+            assert abs(row["probe_slot"] - 0.5) < 4 * (0.25 / 118) ** 0.5
+        assert (row["probe_slot"] is None) == (row["step"] == ANSWER)
+        looked = None if row["layer"] == 0 else [0.75, 0.25] if row["step"] == 2 else [0, 0]
+        assert row["child_attention"] == looked
+        if row["layer"] == 3:
+            assert row["gradient"] > row["gradient_error"] > 0 if row["step"] == ANSWER else row["gradient"] == 0
+    assert seen == 3
+
+
+def test_agreement_is_about_steps_hidden_before(kept: Kept):
+    rows = probe(Given(**vars(kept), given=kept.model(3)))["rows"]  # each stage's model is the one before
+    assert {(r["stage"], r["step"]) for r in rows if r["agreement"] is not None} == {(3, 1)}  # stage 2 hides step 1
+    assert {r["agreement"] for r in rows} == {None, 1.0}
+    other = probe(replace(kept, asked=[3]))["rows"]
+    assert min(r["agreement"] for r in other if r["step"] == 1) < 1
+
+
+def test_the_last_layers_lens_is_the_models_own_prediction(kept: Kept):
+    model, sequences = kept.model(3), _sequences(kept, Budget(1, 1))
+    readings = read_states(model, sequences)
+    assert len(readings.states) == len(readings.read) == 3
+    cells = sequences.cells
+    with torch.no_grad():
+        logits = model(torch.tensor([row.tokens for row in sequences.rows])).logits
+    every = torch.arange(len(logits))[:, None]
+    torch.testing.assert_close(readings.read[-1], logits[every, cells.predicted].argmax(-1))
+    true = logits.softmax(-1)[every, cells.predicted].gather(2, cells.tokens[:, :, None])[:, :, 0]
+    torch.testing.assert_close(readings.error[-1], 1 - true)
+
+
+def test_attention_is_the_models_own(kept: Kept):
+    row = next(r for r in probe(replace(kept, asked=[3]))["rows"] if (r["layer"], r["step"]) == (2, ANSWER))
+    model, sequences = kept.model(3), _sequences(kept, Budget(2, 2))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        rows = torch.tensor([each.tokens for each in sequences.rows])
+        looks = model(rows, output_attentions=True).attentions[1].mean(0)[:, 8 + 1 + 2]  # at the answer's separator
+    assert _child_positions(kept, sequences)[2] == [
+        (9, 8),
+        (10, 9),
+    ]  # slots of the two steps, and where they are predicted
+    expected = [looks[:, [9, 8]].max().item(), looks[:, [10, 9]].max().item()]
+    assert row["child_attention"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_kept_changes_nothing(run: Run, tmp_path: Path):
+    train(replace(OPTIONS, keep_stages=False), 0, Run(tmp_path / "plain"))
+    found, metrics, result = content(run)
+    plain = content(Run(tmp_path / "plain"))
+    assert found.keys() == {"model", "stage-1", "stage-2", "stage-3"}
+    assert ({"model": found["model"]}, metrics, result) == plain
+    assert found["stage-3"] == found["model"] != found["stage-2"]
+    assert {path.suffix for path in (run.path / "stages" / "stage-1").iterdir()} == {".json", ".safetensors"}
+    adapted = replace(OPTIONS, model=str(run.path / "model"), lora_rank=2, lr=1e-2)
+    for keep in (True, False):  # adapters are merged in what is kept, and train on
+        train(replace(adapted, keep_stages=keep), 0, Run(tmp_path / f"lora-{keep}"))
+    kept, plain = content(Run(tmp_path / "lora-True")), content(Run(tmp_path / "lora-False"))
+    assert (kept[0]["model"], kept[1]) == (plain[0]["model"], plain[1])
+    assert kept[0]["stage-3"] == kept[0]["model"]
+
+
+def test_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    argv = ["lm", "probe", str(run.path), "--examples", "128", "--stage", "last", "--json"]
+    assert main([*argv, "--out", str(tmp_path / "out"), "--figure", str(tmp_path)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result == Run(tmp_path / "out").result
+    assert Path(result["figure"]) == tmp_path / "reading.svg"
+    assert (result["examples"], result["layers"], result["steps"], result["levels"]) == (128, 2, 2, [1, 1])
+    assert [(r["layer"], r["step"], r["level"]) for r in result["rows"]] == [
+        (layer, step, level) for layer in range(3) for step, level in ((1, 1), (2, 1), (3, None))
+    ]
+    assert main(argv) == 0  # the same numbers
+    again = json.loads(capsys.readouterr().out)
+    assert again["rows"] == result["rows"]
+    assert main(["lm", "probe", str(run.path / "stages" / "stage-2"), "--examples", "64", "--seed", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [["2", h, s] for h in ("1", "2") for s in ("1", "2", "3")]
+
+
+def test_steps_with_several_tokens(tmp_path: Path):
+    """Multiplication: an element's marks and zeros never differ and are left out."""
+    options = replace(TINY, data="multiply:digits=2")
+    work = Internalization(options)
+    work.save(tmp_path / "model", make_model(options, work.config, 0))
+    result = probe(open_kept(tmp_path / "model", examples=200))
+    assert {(r["step"], r["tokens"]) for r in result["rows"]} == {(1, 3), (2, 3), (3, 4)}  # 3 2 1, + 0 3 2 1, 4 digits
+    assert {r["child_attention"] for r in result["rows"]} == {None}
+    last = {row["step"]: row for row in result["rows"] if row["layer"] == 1}
+    assert all(0 <= row[key] <= 1 for row in last.values() for key in ("chance", "probe", "lens", "error"))
+    drawing = draw_reading(result)
+    assert "multiply:digits=2" in drawing.caption
+
+
+def row(stage: int, hidden: int, layer: int, step: int, **more: Any) -> dict[str, Any]:
+    level = {1: 1, 2: 1, 3: 2, 4: None}[step]
+    found = {"level": level, "shown": float(step > hidden), "chance": 0.5, "probe": 0.5, "lens": None}
+    return {"stage": stage, "hidden": hidden, "layer": layer, "step": step, **found, **more}
+
+
+def test_figure():
+    places = [(s, h, y, x) for s, hidden in ((1, (0, 3)), (2, (2, 3)), (3, (3,))) for h in hidden for y in range(3)
+              for x in (1, 2, 3, 4)]  # fmt: skip
+    rows = [row(*place, probe=0.5 + 0.01 * i, lens=1.0 if i == 7 else 0.5) for i, place in enumerate(places[:40])]
+    rows += [row(*place, chance=0.2, probe=0.1) for place in places[40:]]
+    result = {"rows": rows, "layers": 2, "steps": 3, "data": "some", "examples": 9}
+    drawing = draw_reading(result)
+    panels = [axes for axes in drawing.figure.axes if axes.get_title()]
+    wanted = [(1, 0), (2, 2), (3, 3), (1, 3), (2, 3), (3, 3)]
+    assert [axes.get_title() for axes in panels] == [f"stage {s}, {h} hidden" for s, h in wanted]
+    for axes, (stage, hidden) in zip(panels, wanted, strict=True):
+        (mesh,) = (found for found in axes.collections if isinstance(found, QuadMesh))
+        own = [r for r in rows if (r["stage"], r["hidden"]) == (stage, hidden)]
+        values: Any = mesh.get_array()
+        np.testing.assert_array_equal(np.asarray(values), above_chance(own, [1, 2, 3, 4], 3))
+    assert [label.get_text() for label in panels[-1].get_xticklabels()] == ["1", "2", "3", "A"]
+    borders = [[line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"] for axes in panels]  # pyright: ignore
+    assert borders == [[], [1.5], [2.5], [2.5], [2.5], [2.5]]
+    grid = above_chance(rows[:12], [1, 2, 3, 4], 3)
+    assert grid[1, 2] == pytest.approx(0.12)  # 0.56 is 12 % of the way from 0.5 to 1
+    assert np.isnan(above_chance(rows[1:2], [1, 2], 1)[0]).tolist() == [True, False]
+    assert above_chance(rows[-1:], [4], 3)[2, 0] == 0  # below chance is no more than that
+    assert "stage 3 with 3 hidden: none, none, none, none" in drawing.alt
+    assert svg_bytes(drawing.figure) == svg_bytes(draw_reading(result).figure)
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["{tmp}/nowhere"], "is not a folder"),
+        (["{tmp}"], "neither a run of lm train nor a model"),
+        (["{tmp}/bare"], "has kept no stages: train it with --keep-stages, or probe"),
+        (["{tmp}/other"], "holds a run of kind 'train'; lm probe takes one of lm train"),
+        (["{run}", "--stage", "9"], "stage='9' is not all, last or one of the stages kept: 1, 2, 3"),
+        (["{run}", "--stage", "first"], "stage='first'"),
+        (["{run}", "--examples", "63"], "examples=63 must be at least 64"),
+        (["{run}", "--hidden", "0", "3"], "hidden=3 is outside 0 … 2"),
+        (["{run}", "--data", "parity:n=4,k=4"], "examples are left, and a probe needs 64"),
+        (["{run}", "--out", "{run}"], "holds another run: its kind is 'lm-train'"),
+    ],
+)
+def test_refusals(run: Run, tmp_path: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]):
+    for name, kind in (("bare", "lm-train"), ("other", "train")):
+        (tmp_path / name).mkdir()
+        config = {**run.config, "kind": kind}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    assert main(["lm", "probe", *(word.format(tmp=tmp_path, run=run.path) for word in argv)]) == 2
+    said = capsys.readouterr()
+    assert reason in said.err.strip().splitlines()[-1]
+    assert said.out == ""
