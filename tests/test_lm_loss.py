@@ -104,19 +104,6 @@ def test_a_model_without_such_a_norm():
         LayeredLoss(Bare(), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, 1.0),
-        ({"model": "a/config.json"}, 1.0),
-        ({"model": "folder"}, 0.0),
-        ({"model": "folder", "layer_loss": 0.3}, 0.3),
-    ],
-)
-def test_default_depends_on_who_made_the_weights(given: dict[str, Any], expected: float):
-    assert LmTrainOptions(**given).layer_weight == expected
-
-
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_bad_weight(value: float):
     with pytest.raises(InputError, match="layer_loss="):

@@ -62,8 +62,9 @@ def test_same_seed_same_bits_other_seed_others(tmp_path: Path):
 
 
 def test_accumulated_parts_make_the_same_update(tmp_path: Path):
-    train(TINY, 0, Run(tmp_path / "whole"))
-    train(replace(TINY, accumulate=8), 0, Run(tmp_path / "parts"))
+    options = replace(TINY, layers=2, layer_loss=1.0)
+    train(options, 0, Run(tmp_path / "whole"))
+    train(replace(options, accumulate=8), 0, Run(tmp_path / "parts"))
     assert_same_weights(tmp_path / "whole", tmp_path / "parts", atol=2e-4)
     whole, parts = Run(tmp_path / "whole"), Run(tmp_path / "parts")
     assert [m["tokens"] for m in whole.metrics()] == [m["tokens"] for m in parts.metrics()]
@@ -75,6 +76,8 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
     options = replace(
         TINY,
         method="adaptive",
+        layers=2,
+        layer_loss=1.0,
         advance="accuracy",
         threshold=1.0,
         first_steps=6,
@@ -124,9 +127,9 @@ def test_bfloat16(tmp_path: Path):
 
 
 def test_lora_trains_adapters_only_and_merges_them(tmp_path: Path):
-    train(replace(TINY, steps=4), 0, Run(tmp_path / "base"))
+    train(replace(TINY, layers=2, steps=4), 0, Run(tmp_path / "base"))
     base = tmp_path / "base" / "model"
-    options = replace(TINY, model=str(base), lora_rank=2, lr=1e-2)
+    options = replace(TINY, model=str(base), lora_rank=2, lr=1e-2, layer_loss=0.5)
     work = Run(tmp_path / "adapted")
     train(options, 0, work)
     before, after = weights(tmp_path / "base"), weights(tmp_path / "adapted")
@@ -217,6 +220,7 @@ def test_plain_trainer(tmp_path: Path):
     examples = [Example(f"{a} {b}", (f"<<{a}+{b}={a + b}>>", f"<<{a + b}*2={2 * (a + b)}>>"), str(2 * (a + b)))
                 for a in range(12) for b in range(12)]  # fmt: skip
     options = replace(TINY, method="log-icot", steps=12, stage_steps=4, advance="accuracy", first_steps=6)
+    options = replace(options, layers=2, layer_loss=1.0)
 
     def trainer(out: Path, **more: object) -> tuple[Internalization, Trainer]:
         work = Internalization(options, source=of_examples(examples, 0, held_out=16))
@@ -224,7 +228,10 @@ def test_plain_trainer(tmp_path: Path):
         arguments = {**work.arguments(), "save_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
         args = TrainingArguments(str(out), **{**arguments, **more})  # pyright: ignore[reportArgumentType]
         model = AutoModelForCausalLM.from_config(work.config)
-        return work, Trainer(model, args, work.collator, work.positions, callbacks=[work.callback])
+        loss = work.loss(model)
+        return work, Trainer(
+            model, args, work.collator, work.positions, callbacks=[work.callback], compute_loss_func=loss
+        )
 
     work, whole = trainer(tmp_path / "whole")
     assert work.levels == "graph"

@@ -99,7 +99,7 @@ class Internalization:
 
     def loss(self, model: Any) -> LayeredLoss | None:
         """A Trainer's `compute_loss_func`: the loss at every layer, if the options ask for it; None is the model's own loss."""
-        weight = self.options.layer_weight
+        weight = self.options.layer_loss
         loss = LayeredLoss(model, weight) if weight else None
         self.collator.every_layer = loss is not None
         return loss

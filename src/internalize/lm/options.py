@@ -204,9 +204,9 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
     """Updates over which the learning rate rises."""
     clip: float = 1.0
     """Largest norm of a gradient. 0: no limit."""
-    layer_loss: float | None = None
-    """Weight of the loss at the layers below the last, read by the model's own head: steps are then computed early enough
-    for others to use them when they are hidden. Default: 1 for a new model, 0 for one that is loaded."""
+    layer_loss: float = 0.0
+    """Weight of the loss at the layers below the last, read by the model's own head: steps are then computed early enough for
+    others to use them when they are hidden. Deep trees need it (parity k=16: 1), shallow ones take longer with it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: mixed precision; the weights stay in float32."""
     eval_every: int = 25
@@ -235,18 +235,11 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
         if self.batch % self.accumulate:
             raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
         for name in ("lr", "weight_decay", "clip", "layer_loss"):
-            value: float = getattr(self, name) or 0.0
+            value: float = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name}={value} must be a finite number from 0 up")
         if not 0 < self.beta2 < 1:
             raise InputError(f"beta2={self.beta2} must be between 0 and 1")
-
-    @property
-    def layer_weight(self) -> float:
-        """What `layer_loss` comes to."""
-        if self.layer_loss is None:
-            return 1.0 if self.model == "" or self.model.endswith(".json") else 0.0
-        return self.layer_loss
 
 
 def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:

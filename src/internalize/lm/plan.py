@@ -248,7 +248,7 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
                 steps=updates,
                 tokens_per_update=float(tokens / updates if updates else options.batch * smoothed[0, stage]),
                 tokens=round(float(tokens)),
-                flops=size.training_flops(float(tokens), float(squares), every_layer=options.layer_weight > 0),
+                flops=size.training_flops(float(tokens), float(squares), every_layer=options.layer_loss > 0),
             )
         )
     flops = sum(row.flops for row in rows)
