@@ -1,5 +1,5 @@
-"""The tables of docs/findings.md, docs/speed.md and of phase diagrams in docs/finite-n.md, and of the README's summaries, from the
-stored results of `internalize compare`, `bench` and `sweep show`: `python tools/findings.py` writes them in.
+"""The tables of docs/findings.md, docs/speed.md and docs/language-models.md, of phase diagrams in docs/finite-n.md and of the
+README, from the stored results of `internalize compare`, `bench`, `sweep show` and `lm compare`: `python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it.
@@ -20,7 +20,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 STORED = FOLDER / "compare.json"
 BENCH = FOLDER / "bench.json"
 PHASE = FOLDER / "phase.json"
-PAGES = (DOCS / "findings.md", DOCS / "speed.md", DOCS / "finite-n.md", DOCS.parent / "README.md")
+PARITY, PARITY_30 = FOLDER / "lm-parity.json", FOLDER / "lm-parity-30.json"
+PAGES = tuple(DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "../README"))
 Row = dict[str, Any]
 
 
@@ -158,8 +159,13 @@ def bench_tables(found: Row) -> dict[str, str]:
 
 def all_tables() -> dict[str, str]:
     """Every table, by its name, from what is stored."""
-    rows, found, phase = (json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE))
-    return tables(rows["rows"]) | bench_tables(found) | _written({"phase": (HALF, phase["half"])})
+    rows, found, phase, parity, parity_30 = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE, PARITY, PARITY_30)
+    )
+    others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {"phase": (HALF, phase["half"])}
+    others |= dict.fromkeys(("lm-parity", "lm-parity-summary"), (columns.LANGUAGE, parity["rows"]))
+    others["lm-parity-30"] = (columns.LANGUAGE, parity_30["rows"])
+    return tables(rows["rows"]) | bench_tables(found) | _written(others)
 
 
 def filled(page: str, found: dict[str, str]) -> str:
