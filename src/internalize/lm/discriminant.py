@@ -35,7 +35,7 @@ class Discriminant:
         return (self.read(states) == tokens).double().mean().item()
 
     def likelihood(self, states: Tensor, tokens: Tensor) -> float:
-        """Mean logarithm of the probability of the true tokens, of those that it knows: finer than accuracy, to choose by."""
+        """Mean logarithm of the probability of the true tokens, of those that it knows: what decides where accuracy does not."""
         same = tokens[:, None] == self.tokens
         known = same.any(1)
         return self._scores(states).log_softmax(1)[known][same[known]].mean().item() if bool(known.any()) else 0.0
@@ -50,8 +50,9 @@ def fit(states: Tensor, tokens: Tensor, ridges: Sequence[float] = RIDGES) -> Dis
         return _fit(states, tokens, ridges[:1])[0]
     judged = torch.arange(len(states)) % 3 == 0
     tried = _fit(states[~judged], tokens[~judged], ridges)
-    likely = [each.likelihood(states[judged], tokens[judged]) for each in tried]
-    return _fit(states, tokens, (ridges[likely.index(max(likely))],))[0]
+    held = states[judged], tokens[judged]
+    worth = [(each.accuracy(*held), each.likelihood(*held)) for each in tried]
+    return _fit(states, tokens, (ridges[worth.index(max(worth))],))[0]
 
 
 def _fit(states: Tensor, tokens: Tensor, ridges: Sequence[float]) -> list[Discriminant]:
