@@ -119,7 +119,7 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "violated"), EXPECTED, ids=str)
+@pytest.mark.parametrize(("changes", "violated"), EXPECTED, ids=[str(changes) for changes, _ in EXPECTED])
 def test_every_certificate_on_departures_of_algorithm_1(tmp_path: Path, changes: dict, violated: set[str] | None):
     """Made here or read from its folder, the same verdicts; of a curriculum that is not the paper's only what applies."""
     options, run = SolveOptions(n=16, k=8, **changes), Run(tmp_path / "run")
