@@ -42,8 +42,8 @@ format: $(STAMP)  ## rewrite in house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A file's tests share what they have built, so they stay together; a process takes half a gigabyte.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+# A process takes half a gigabyte. Those that have nothing left to do take over from the others.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test: $(STAMP)  ## the tests (under 10 minutes)
 	$(PYTEST)

@@ -41,18 +41,9 @@ def test_table_is_what_the_paper_command_printed():
     assert seen == len(measured)
 
 
-def test_tables_of_language_models_are_what_was_measured():
-    """README and docs against the stored rows of `internalize lm compare`, and of benchmarks/lm_generation.py."""
-    rows = {row["method"]: row for row in json.loads((FOLDER / "lm-parity.json").read_text())["rows"]}
+def test_speed_of_generation_is_what_was_measured():
+    """docs against the stored rows of benchmarks/lm_generation.py."""
     ratios = json.loads((FOLDER / "lm-generation.json").read_text())["rows"]
-    for page in (README, README.parent / "docs" / "language-models.md"):
-        table = cells(page, "| method | seeds | solved |")
-        assert [row[0] for row in table] == list(rows)
-        for method, seeds, solved, exact, stages, to_99, steps in table:
-            row = rows[method]
-            assert (int(seeds), int(solved), int(stages)) == (row["seeds"], row["solved"], row["stages"])
-            assert exact == f"{row['exact_match']:.4f} ({row['exact_match_low']:.4f} – {row['exact_match_high']:.4f})"
-            assert (int(to_99), int(steps)) == (row["steps_to_99"], row["steps"])
     table = cells(README.parent / "docs" / "language-models.md", "| task | chain | ratio |")
     assert [(row[0], row[1], row[2]) for row in table] == [
         (r["task"], r["chain"], f"{r['median']:.1f} ({r['low']:.1f} – {r['high']:.1f})") for r in ratios
