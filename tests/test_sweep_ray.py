@@ -67,3 +67,12 @@ def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert cli.main(["sweep", "solve", *GRID, "--on", "ray", "--out", str(tmp_path / "new")]) == 2
     assert "needs Ray, which is not installed" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:one", "127.0.0.1:99999"])
+def test_nobody_at_the_address(tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("ray")
+    argv = ["sweep", "solve", *GRID, "--on", "ray", "--address", address, "--out", str(tmp_path / "new")]
+    assert cli.main(argv) == 2
+    assert f"address={address!r} is not a Ray cluster that can be reached" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

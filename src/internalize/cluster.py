@@ -7,6 +7,7 @@ no common disk. A task whose worker or machine dies is begun again by Ray.
 import contextlib
 import importlib
 import os
+import socket
 from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, Final
@@ -17,6 +18,7 @@ from internalize.workers import Ended, Ends, Finished, J, Job, Refused, Report
 
 _AHEAD: Final = 2
 """Tasks sent for each CPU, so that none waits for us."""
+_ANSWER_SECONDS: Final = 10.0
 
 
 def run_on_ray(
@@ -76,20 +78,27 @@ def _do(job: Job) -> Ended:
         return Ended(str(error))
 
 
-def load_ray() -> Any:
-    """Ray itself; refused where it is not installed."""
+def load_ray(address: str | None = None) -> Any:
+    """Ray itself; refused where it is not installed, or where nobody answers at the address: Ray would go on asking."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it; else a warning
     try:
-        return importlib.import_module("ray")
+        ray = importlib.import_module("ray")
     except ImportError:
         raise InputError("on=ray needs Ray, which is not installed: pip install 'internalize[ray]'") from None
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon:  # else a word of Ray's own, as auto
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise InputError(f"address={address!r} is not a Ray cluster that can be reached: {error}") from None
+    return ray
 
 
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int | None) -> Generator[Any]:
     """Ray, connected to a cluster; to the one that this process is connected to already, if it is."""
-    ray = load_ray()
+    ray = load_ray(address)
     if ray.is_initialized():
         yield ray
         return

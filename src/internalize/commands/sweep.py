@@ -83,7 +83,7 @@ class _Cells:
         if self.jobs is not None and not 1 <= self.jobs <= 1024:
             raise InputError(f"jobs={self.jobs} is outside 1 … 1024")
         if self.on == "ray":
-            load_ray()  # before anything is made
+            load_ray(self.address)  # before anything is made
             return functools.partial(run_on_ray, address=self.address, at_once=self.jobs)
         if self.address is not None:
             raise InputError(f"address={self.address!r} is of a Ray cluster; add --on ray")
