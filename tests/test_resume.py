@@ -38,14 +38,14 @@ def command(out: Path, *more: str) -> list[str]:
 
 
 def in_child(argv: list[str]) -> None:
-    """The command in a process of its own, with checkpoints much more often than anybody needs."""
+    """The command in a process of its own, with checkpoints, and parts of a sweep's store, much more often than anybody needs."""
     import torch
 
-    from internalize import cli
+    from internalize import cells, cli
     from internalize.parity import train
 
     torch.set_num_threads(1)
-    train.CHECKPOINT_SECONDS = 0.01
+    train.CHECKPOINT_SECONDS, cells.ROWS_A_PART = 0.01, 7
     sys.stderr = sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     sys.exit(cli.main(argv))
 

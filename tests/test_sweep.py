@@ -3,11 +3,9 @@
 import functools
 import json
 import multiprocessing
-import os
 import random
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from internalize import cells, cli
+from internalize import cli
 from internalize.errors import InputError
 from internalize.grid import parse_grid
 from internalize.interrupt import Interrupted
@@ -26,7 +24,7 @@ from internalize.parity.algorithm import solve
 from internalize.parity.train import train
 from internalize.sweep import CellJob, keep_where, read_cells, success_rates, sweep, varied
 from internalize.workers import run_all
-from tests.test_resume import CONTEXT
+from tests.test_resume import killed
 
 GRID = ["n=8,12", "k=4", "samples=60,300", "test_samples=50"]
 TRAINED = ["n=6", "k=2,4", "steps=3", "batch=20", "eval_samples=40"]
@@ -154,25 +152,6 @@ def test_store_of_a_writer_that_was_killed(tmp_path: Path):
         read_cells(tmp_path)
     with pytest.raises(InputError, match="has no sweep.json"):
         read_cells(tmp_path / "nowhere")
-
-
-def in_child(argv: list[str]) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    cells.ROWS_A_PART = 7  # many parts, so that a kill finds them being made
-    sys.stderr = sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    sys.exit(cli.main(argv))
-
-
-def killed(argv: list[str], seconds: float) -> bool:
-    process = CONTEXT.Process(target=in_child, args=(argv,))
-    process.start()
-    process.join(seconds)
-    process.kill()
-    process.join()
-    assert process.exitcode in (0, -signal.SIGKILL)
-    return process.exitcode != 0
 
 
 def test_parent_killed_at_random_moments(tmp_path: Path):
