@@ -9,7 +9,6 @@ from internalize.curriculum import largest_removal, smaller_removal
 from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
 
-
 RISE: Final = 0.05
 """What accuracy must gain to count as getting on: more than it jumps by between two evaluations that learn nothing."""
 
