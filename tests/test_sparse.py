@@ -12,7 +12,7 @@ from internalize.parity.kept import solve_kept
 from internalize.parity.latency import measure_latency, models_of
 from internalize.parity.recovery import recovered_columns, recovered_weights
 from internalize.parity.sparse import WAYS, SparseModel, Write, chain_writes, level_writes
-from internalize.parity.streaming import set_weights
+from internalize.parity.transformer import set_weights
 from internalize.runs import Run
 from tests.tiny import tiny_runs
 

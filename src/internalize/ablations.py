@@ -26,7 +26,7 @@ from internalize.options import SolveOptions
 from internalize.parity.data import add_trace, draw_bits
 from internalize.parity.link import get_link
 from internalize.parity.metrics import measure
-from internalize.parity.transformer import BlockTransformer, LevelTransformer
+from internalize.parity.transformer import BlockTransformer, LevelTransformer, set_weights
 from internalize.parity.tree import ParityTree
 from internalize.parity.weights import form_of_weights, read_weights
 from internalize.rows import SOLVED, Json, keep_rows, lower_median, over_seeds
@@ -240,9 +240,7 @@ def _solved_levels(run: Run) -> list[list[float]]:
             if form == "level"
             else BlockTransformer(tree.n, tree.k, config["mask"], config["gates"], link, runs=(1,))
         )
-        for parameter, tensor in zip(model.W, read_weights(tensors, tree.levels, form, run.path), strict=True):
-            assert isinstance(parameter, torch.nn.Parameter)
-            parameter.data.copy_(tensor.unsqueeze(0))
+        set_weights(model, read_weights(tensors, tree.levels, form, run.path))
         found.append(measure(model, [tree], sequence)[0]["level_accuracy"])
     return found
 

@@ -30,7 +30,7 @@ from internalize.parity.data import add_trace, draw_bits
 from internalize.parity.link import get_link
 from internalize.parity.metrics import infer
 from internalize.parity.recovery import split
-from internalize.parity.transformer import LevelTransformer
+from internalize.parity.transformer import LevelTransformer, set_weights
 from internalize.parity.tree import ParityTree
 from internalize.parity.weights import level_weights
 from internalize.runs import Run
@@ -138,9 +138,7 @@ def _held_out(tree: ParityTree, run: Run, count: int, stream: Stream) -> Tensor:
 @torch.no_grad()
 def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -> list[list[float]]:
     """Accuracy, mean squared error and largest attention elsewhere of every node."""
-    model = LevelTransformer(tree.n, tree.k, get_link(link), dtype=sequence.dtype)
-    for parameter, w in zip(model.W.parameters(), W, strict=True):
-        parameter.data.copy_(w)
+    model = set_weights(LevelTransformer(tree.n, tree.k, get_link(link), dtype=sequence.dtype), W)
     found, truth = infer(model, sequence[:, : tree.n])[:, tree.n :], sequence[:, tree.n :]
     right, error = (found * truth > 0).double().mean(0), (found - truth).double().square().mean(0)
     elsewhere = torch.cat(

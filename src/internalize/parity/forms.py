@@ -40,15 +40,8 @@ from internalize.parity.mask import level_mask, named_mask
 from internalize.parity.prediction import Setting
 from internalize.parity.recovery import Pairs, off_child_share, recovered_columns
 from internalize.parity.stages import ParityStage, parity_stages
-from internalize.parity.streaming import (
-    Samples,
-    all_gradients,
-    answers,
-    chunked_gradients,
-    roots,
-    set_weights,
-)
-from internalize.parity.transformer import BlockTransformer
+from internalize.parity.streaming import Samples, all_gradients, answers, chunked_gradients, roots
+from internalize.parity.transformer import BlockTransformer, set_weights
 from internalize.parity.tree import Levels, ParityTree
 from internalize.parity.weights import Form, weight_shapes
 

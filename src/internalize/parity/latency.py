@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from internalize.parity.cot import CoTTransformer
 from internalize.parity.data import draw_bits
 from internalize.parity.link import get_link
 from internalize.parity.sparse import WAYS, By
-from internalize.parity.transformer import LevelTransformer
+from internalize.parity.transformer import LevelTransformer, set_weights
 from internalize.parity.tree import Levels
 from internalize.parity.weights import form_of_weights, read_weights
 from internalize.runs import Run
@@ -104,11 +104,7 @@ def models_of(run: Run) -> list[Answering]:
     levels = Levels(config["n"], config["k"])
     cot = form_of_weights(weights) == "cot"
     model = (CoTTransformer if cot else LevelTransformer)(levels.n, levels.k, get_link(config["link"]))
-    own = [model.W] if isinstance(model, CoTTransformer) else list(model.W)
-    given = read_weights(weights, levels, "cot" if cot else "level", run.path / "weights.safetensors")
-    for parameter, tensor in zip(own, given, strict=True):
-        assert isinstance(parameter, nn.Parameter)
-        parameter.data.copy_(tensor)
+    set_weights(model, read_weights(weights, levels, "cot" if cot else "level", run.path / "weights.safetensors"))
     return [Answering(model, by) for by in (("node", "level") if cot else ("direct",))]
 
 

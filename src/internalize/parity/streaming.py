@@ -11,7 +11,6 @@ whole rows. Trained layers are applied in their sparse form, ``sparse.py``.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,10 +21,8 @@ from internalize.counter import Stream
 from internalize.parity.data import draw_bits
 from internalize.parity.link import Link
 from internalize.parity.sparse import STATE_NUMBERS, SparseModel, level_writes
-from internalize.parity.transformer import LevelTransformer
+from internalize.parity.transformer import LevelTransformer, set_weights
 from internalize.parity.tree import ParityTree
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -136,14 +133,6 @@ def chunked_gradients(
         for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
             total += gradient.double().cpu()
     return [summed(total) / samples.count for total in totals]
-
-
-def set_weights(model: Module, W: Sequence[Tensor]) -> Module:
-    """The model with these weights."""
-    with torch.no_grad():
-        for parameter, w in zip(model.parameters(), W, strict=True):
-            parameter.copy_(w)
-    return model
 
 
 def answers(samples: Samples, W: Sequence[Tensor], link: Link) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:

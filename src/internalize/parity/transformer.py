@@ -19,7 +19,7 @@ then shared by all runs.
 """
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,6 +32,7 @@ from internalize.parity.link import COSINE, Link
 from internalize.parity.mask import masked_softmax, named_mask
 from internalize.parity.tree import Levels
 
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 GateFunction = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, hidden states before it, its update) → gates that broadcast to the states: for gates that look at the input."""
 
@@ -173,6 +174,14 @@ class BlockTransformer(nn.Module):
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
         """Readout after ``layers`` layers (default all)."""
         return self.readouts(D, layers)[-1]
+
+
+def set_weights(model: AnyModel, W: Sequence[Tensor]) -> AnyModel:
+    """The model with these weights, in every run if it has several."""
+    with torch.no_grad():
+        for parameter, w in zip(model.parameters(), W, strict=True):
+            parameter.copy_(w)
+    return model
 
 
 def check_width(D: Tensor, levels: Levels) -> None:
