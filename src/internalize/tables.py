@@ -19,7 +19,7 @@ from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.groups import group_runs
 from internalize.options import TrainOptions
-from internalize.parity.cot import CoTTransformer
+from internalize.parity.cot import chain_passes
 from internalize.parity.stages import parity_stages
 from internalize.parity.tree import Levels
 from internalize.runs import Run
@@ -220,8 +220,7 @@ def _stage_count(levels: Levels) -> Claim:
 
 
 def _pass_count(levels: Levels, accuracies: Sequence[float]) -> Claim:
-    chain = CoTTransformer(levels.n, levels.k)
-    by_node, by_level = len(chain.passes("node")), len(chain.passes("level"))
+    by_node, by_level = len(chain_passes(levels, "node")), len(chain_passes(levels, "level"))
     solved = sum(accuracy == 1.0 for accuracy in accuracies)
     return Claim(
         where="Section 1, Figure 1",

@@ -11,7 +11,7 @@ from internalize.curriculum import Curriculum, Method
 from internalize.errors import InputError
 from internalize.figures.drawing import Drawing
 from internalize.figures.style import FAINT, GREEN, INK, MUTED, ORANGE, PAGE_WIDTH, SKY, bare, house_style
-from internalize.parity.cot import CoTTransformer
+from internalize.parity.cot import chain_passes
 from internalize.parity.stages import ParityStage, parity_stages
 from internalize.parity.tree import Levels, ParityTree
 
@@ -34,7 +34,7 @@ class Paradigm:
 def paradigms(levels: Levels) -> tuple[Paradigm, ...]:
     """The three paradigms on one tree. Explicit CoT writes its chain node by node; the others answer in one pass."""
     written = {
-        "cot": tuple(CoTTransformer(levels.n, levels.k).passes("node")),
+        "cot": tuple(chain_passes(levels, "node")),
         "icot": (range(levels.n, levels.T),),
         "log-icot": (range(levels.n, levels.T),),
     }

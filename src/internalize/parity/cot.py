@@ -65,10 +65,6 @@ class CoTTransformer(nn.Module):
         Y = self.link(D @ self.attention())
         return torch.cat([D[..., : self.levels.n].expand(*Y.shape[:-1], -1), Y], dim=-1)
 
-    def passes(self, by: Written) -> list[range]:
-        """The sequential passes of generation."""
-        return chain_passes(self.levels, by)
-
     def generate(self, bits: Float[Tensor, "*data B n"], by: Written = "node") -> Float[Tensor, "*runs B T"]:
         """Write the chain behind the bits: each pass reads what earlier passes wrote.
 
@@ -78,7 +74,7 @@ class CoTTransformer(nn.Module):
         runs = (bits[..., :1, :1] * attention[..., :1, :1]).shape[:-2]
         sequence = bits.new_zeros((*runs, bits.shape[-2], self.levels.T))
         sequence[..., : self.levels.n] = bits
-        for nodes in self.passes(by):
+        for nodes in chain_passes(self.levels, by):
             read = self.levels.level_end[self.levels.level_of(nodes.start) - 1]
             columns = slice(nodes.start - self.levels.n, nodes.stop - self.levels.n)
             sequence[..., nodes.start : nodes.stop] = self.link(sequence[..., :read] @ attention[..., :read, columns])

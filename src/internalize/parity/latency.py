@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from internalize.parity.cot import CoTTransformer
+from internalize.parity.cot import CoTTransformer, chain_passes
 from internalize.parity.data import draw_bits
 from internalize.parity.link import get_link
 from internalize.parity.sparse import WAYS, By
@@ -72,7 +72,7 @@ class Answering:
     @property
     def passes(self) -> int:
         """Passes that wait for each other."""
-        return len(self.model.passes(self.by)) if isinstance(self.model, CoTTransformer) and self.by != "direct" else 1
+        return 1 if self.by == "direct" else len(chain_passes(self.levels, self.by))
 
     def __call__(self, bits: Tensor) -> Tensor:
         """The root."""
