@@ -229,7 +229,7 @@ def _trained_levels(run: Run) -> list[list[float]]:
 def _solved_levels(run: Run) -> list[list[float]]:
     """The same of a run of Algorithm 1, by its weights after every stage."""
     config = run.config
-    tree = ParityTree(config["n"], tuple(config["secret"]))
+    tree = ParityTree.of(config)
     # The samples that its accuracy is of.
     sequence = add_trace(tree, draw_bits(tree.n, config["seed"], 0, config["test_samples"], "test")).unsqueeze(0)
     link, found = get_link(config["link"]), list[list[float]]()

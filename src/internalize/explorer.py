@@ -24,7 +24,6 @@ from torch import Tensor
 
 from internalize.counter import Stream
 from internalize.errors import InputError
-from internalize.figures.attention import run_tree
 from internalize.groups import options_of
 from internalize.parity.data import add_trace, draw_bits
 from internalize.parity.link import get_link
@@ -32,7 +31,7 @@ from internalize.parity.metrics import infer
 from internalize.parity.recovery import split
 from internalize.parity.transformer import LevelTransformer, set_weights
 from internalize.parity.tree import ParityTree
-from internalize.parity.weights import level_weights
+from internalize.parity.weights import read_weights
 from internalize.runs import Run
 
 Json = dict[str, Any]
@@ -49,11 +48,12 @@ def training_story(run: Run, title: str, every: int = 1) -> Json:
         title: what the reader picks it by.
         every: only so many-th evaluations, and the first and the last of each stage.
     """
-    tree, options = run_tree(run), options_of(run)
-    weights = {step: level_weights(tensors, tree.levels, run.path / "snapshots") for step, tensors in run.snapshots()}
+    tree, options = ParityTree.of(run.config), options_of(run)
+    where = run.path / "snapshots"
+    weights = {step: read_weights(tensors, tree.levels, "level", where) for step, tensors in run.snapshots()}
     lines = [line for line in _thinned(run.metrics(), every) if line["step"] in weights]
     if not lines:
-        raise InputError(f"{run.path / 'snapshots'} has no weights; train with --snapshots")
+        raise InputError(f"{where} has no weights; train with --snapshots")
     seen = _held_out(tree, run, options.eval_samples, "validation")
     nodes = {step: _nodes(tree, W, seen, options.link) for step, W in weights.items()}
     attention = [_rows(w.softmax(dim=0) for w in weights[line["step"]]) for line in lines]
@@ -73,14 +73,15 @@ def training_story(run: Run, title: str, every: int = 1) -> Json:
 
 def solving_story(run: Run, title: str) -> Json:
     """A run of Algorithm 1, three moments a stage: the gradient, the step against its threshold, the rounded weights."""
-    tree, result, config = run_tree(run), run.result, run.config
+    config, result = run.config, run.result
+    tree = ParityTree.of(config)
     seen = _held_out(tree, run, config["test_samples"], "test")
-    before: list[Tensor] = [torch.zeros_like(w) for w in level_weights(run.weights(), tree.levels, run.path)]
+    before: list[Tensor] = [torch.zeros_like(w) for w in read_weights(run.weights(), tree.levels, "level", run.path)]
     moments: list[Json] = []
     values: dict[str, list[Tensor]] = {act: [] for act in ACTS}
     attention: list[Tensor] = []
     for (stage, tensors), record in zip(run.snapshots(), result["stages"], strict=True):
-        after = level_weights(tensors, tree.levels, run.path / "snapshots")
+        after = read_weights(tensors, tree.levels, "level", run.path / "snapshots")
         if "gradient" not in tensors:
             raise InputError(f"{run.path / 'snapshots'} has no gradient of stage {stage}")
         found = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from internalize.figures.drawing import Drawing
 from internalize.figures.style import FAINT, HATCH, MUTED, PAGE_WIDTH, RED, WEIGHTS, house_style, spaced
 from internalize.parity.tree import ParityTree
-from internalize.parity.weights import level_weights
+from internalize.parity.weights import read_weights
 from internalize.runs import Run
 
 FULL = 0.5
@@ -22,19 +22,13 @@ FULL = 0.5
 
 def attention_maps(run: Run) -> list[NDArray[np.float64]]:
     """Softmax weights of each layer, rows the nodes it writes (queries), columns the positions it reads (keys)."""
-    W = level_weights(run.weights(), run_tree(run).levels, run.path)
+    W = read_weights(run.weights(), ParityTree.of(run.config).levels, "level", run.path)
     return [w.to(torch.float64).softmax(dim=0).T.numpy() for w in W]
-
-
-def run_tree(run: Run) -> ParityTree:
-    """The tree that a run was trained on."""
-    config = run.config
-    return ParityTree(config["n"], tuple(config["secret"]), tuple(config.get("pairing", ())))
 
 
 def draw_attention(run: Run) -> Drawing:
     """One panel a layer, queries × keys, of one run's final weights."""
-    tree, maps = run_tree(run), attention_maps(run)
+    tree, maps = ParityTree.of(run.config), attention_maps(run)
     T, rows = tree.T, tree.k - 1
     with house_style():
         figure = Figure(

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from internalize.errors import InputError
-from internalize.figures.attention import run_tree
 from internalize.figures.drawing import Drawing
 from internalize.figures.style import BLUE, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
 from internalize.groups import one_group
 from internalize.parity.gates import paper_gates
+from internalize.parity.tree import ParityTree
 from internalize.runs import Run
 
 PARTS: Final = {
@@ -29,7 +29,7 @@ they are written."""
 
 def learned_gates(run: Run) -> NDArray[np.float64]:
     """The gates of a run's model, layers × positions, at states and updates 0."""
-    weights, layers = run.weights(), run_tree(run).L
+    weights, layers = run.weights(), ParityTree.of(run.config).L
     if "gate1" not in weights:
         raise InputError(f"{run.path / 'weights.safetensors'} has no gate1: the gates of this run are not learned")
     return torch.stack([weights[f"gate{layer + 1}"].double().sigmoid() for layer in range(layers)]).numpy()
@@ -43,7 +43,7 @@ def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
         name: of the files.
     """
     options = one_group(runs)
-    tree = run_tree(runs[0])
+    tree = ParityTree.of(runs[0].config)
     learned, prescribed = learned_gates(runs[0]), paper_gates(tree.levels).numpy()
     metrics = [run.metrics() for run in runs]
     steps = [line["step"] for line in metrics[0]]

@@ -14,9 +14,10 @@ level ℓ; counted from 0 the same number is the *end* of that level, so every r
 reads positions 0 … level_end[l] − 1 and writes level l + 1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,11 @@ class ParityTree:
         Levels(n, k)
         order = np.argsort(words(seed, "secret", 0, n), kind="stable")
         return ParityTree(n, tuple(sorted(order[:k].tolist())))
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> "ParityTree":
+        """The tree of a run, from its `config.json`."""
+        return ParityTree(config["n"], tuple(config["secret"]), tuple(config.get("pairing", ())))
 
     @property
     def k(self) -> int:

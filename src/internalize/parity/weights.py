@@ -50,11 +50,6 @@ def read_weights(tensors: Mapping[str, Tensor], levels: Levels, form: Form, wher
     return found
 
 
-def level_weights(tensors: Mapping[str, Tensor], levels: Levels, where: Path) -> list[Tensor]:
-    """The layers' weights in level form out of a file's tensors."""
-    return read_weights(tensors, levels, "level", where)
-
-
 def level_parts(W: Sequence[Tensor], levels: Levels) -> list[Tensor]:
     """Of weights in block form, what the paper's model would read of them."""
     nodes = [levels.nodes(layer + 1) for layer in range(levels.L)]
