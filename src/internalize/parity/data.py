@@ -56,8 +56,7 @@ def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tenso
     left, right = zip(*tree.layer_children(0), strict=True)
     values = bits[..., left] * bits[..., right]
     for level in range(1, tree.L + 1):
-        nodes = tree.levels.nodes(level)
-        sequence[..., nodes.start : nodes.stop] = values
+        sequence[..., tree.levels.span(level)] = values
         values = values[..., 0::2] * values[..., 1::2]  # above the leaves, siblings are neighbours
     return sequence
 

@@ -160,9 +160,8 @@ class BlockModel(SteppedModel):
 
     def columns(self, w: Tensor, layer: int) -> Float[Tensor, "T nodes"]:
         """Of the nodes of the layer's level: under the causal mask they also see their own level's."""
-        nodes = self.tree.levels.nodes(layer + 1)
-        seen = named_mask(self.options.mask, self.tree.levels)[:, nodes.start : nodes.stop]
-        return _seen(w[:, nodes.start : nodes.stop], seen)
+        nodes = self.tree.levels.span(layer + 1)
+        return _seen(w[:, nodes], named_mask(self.options.mask, self.tree.levels)[:, nodes])
 
     def added(self, w: Tensor, layer: int, more: Float[Tensor, "T nodes"]) -> Tensor:
         """The same, in place."""

@@ -19,8 +19,7 @@ def paper_gates(levels: Levels) -> Float[Tensor, "L T"]:
     """The prescribed gates: layer l is open at level l + 1 and nowhere else."""
     gates = torch.zeros(levels.L, levels.T, dtype=torch.float64)
     for layer in range(levels.L):
-        nodes = levels.nodes(layer + 1)
-        gates[layer, nodes.start : nodes.stop] = 1.0
+        gates[layer, levels.span(layer + 1)] = 1.0
     return gates
 
 

@@ -26,8 +26,8 @@ def level_mask(levels: Levels) -> Bool[Tensor, "T T"]:
     """The level-restricted causal mask: inputs see earlier inputs, a node sees every position of lower levels."""
     visible = causal_mask(levels)
     for level in range(1, levels.L + 1):
-        nodes = levels.nodes(level)
-        visible[nodes.start :, nodes.start : nodes.stop] = False
+        nodes = levels.span(level)
+        visible[nodes.start :, nodes] = False
     return visible
 
 

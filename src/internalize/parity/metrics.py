@@ -37,7 +37,7 @@ def infer(model: Model, bits: Float[Tensor, "*data B n"]) -> Float[Tensor, "*run
     if isinstance(model, CoTTransformer):
         return model.generate(bits, by="level")
     by_layer = model.readouts(inference_input(bits, model.levels.T))
-    read = [by_layer[level][..., _slice(model.levels, level)] for level in range(model.levels.L + 1)]
+    read = [by_layer[level][..., model.levels.span(level)] for level in range(model.levels.L + 1)]
     return torch.cat([H.expand(*read[-1].shape[:-1], -1) for H in read], dim=-1)
 
 
@@ -45,9 +45,9 @@ def layer_attention(model: Model, layer: int) -> Float[Tensor, "*runs keys nodes
     """Attention of the nodes of level ``layer + 1`` over the positions below them."""
     if isinstance(model, LevelTransformer):
         return model.attention(layer)
-    nodes, n = model.levels.nodes(layer + 1), model.levels.n
+    nodes, n = model.levels.span(layer + 1), model.levels.n
     if isinstance(model, BlockTransformer):
-        return model.attention(layer)[..., : model.levels.level_end[layer], nodes.start : nodes.stop]
+        return model.attention(layer)[..., : model.levels.level_end[layer], nodes]
     return model.attention()[..., : model.levels.level_end[layer], nodes.start - n : nodes.stop - n]
 
 
@@ -68,10 +68,6 @@ def gate_distance(gates: Float[Tensor, "runs L T"], levels: Levels) -> list[dict
         "above": level > written,
     }
     return [{name: float(run[part].mean()) for name, part in parts.items() if bool(part.any())} for run in distance]
-
-
-def _slice(levels: Levels, level: int) -> slice:
-    return slice(levels.nodes(level).start, levels.nodes(level).stop)
 
 
 def child_attention(model: Model, trees: Sequence[ParityTree]) -> Float[Tensor, "runs L"]:
@@ -97,7 +93,7 @@ def measure(
     output = infer(model, sequence[..., : levels.n]) if output is None else output
     by_level = [
         (output[..., nodes] * sequence[..., nodes] > 0).to(output.dtype).mean((-1, -2))
-        for nodes in (_slice(levels, level) for level in range(1, levels.L + 1))
+        for nodes in map(levels.span, range(1, levels.L + 1))
     ]
     error = output[..., -1] - sequence[..., -1]
     columns: dict[str, list[Any]] = {

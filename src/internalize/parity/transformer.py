@@ -71,8 +71,7 @@ class LevelTransformer(nn.Module):
             A = self.attention(layer).mT
             z = A[..., : self.levels.n] @ bits.mT
             for level, H in enumerate(computed[1:], start=1):
-                nodes = self.levels.nodes(level)
-                z = z + A[..., nodes.start : nodes.stop] @ H.mT
+                z = z + A[..., self.levels.span(level)] @ H.mT
             computed.append(self.link(z).mT)
         return computed
 

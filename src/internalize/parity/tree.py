@@ -61,6 +61,10 @@ class Levels:
         """Positions of a level; level 0 is the input bits."""
         return range(self.level_end[level - 1] if level else 0, self.level_end[level])
 
+    def span(self, level: int) -> slice:
+        """The same as a slice."""
+        return slice(self.nodes(level).start, self.level_end[level])
+
     def level_of(self, position: int) -> int:
         """Level of a position: 0 for an input bit, L for the root."""
         if not 0 <= position < self.T:

@@ -52,5 +52,4 @@ def read_weights(tensors: Mapping[str, Tensor], levels: Levels, form: Form, wher
 
 def level_parts(W: Sequence[Tensor], levels: Levels) -> list[Tensor]:
     """Of weights in block form, what the paper's model would read of them."""
-    nodes = [levels.nodes(layer + 1) for layer in range(levels.L)]
-    return [w[: own.start, own.start : own.stop] for w, own in zip(W, nodes, strict=True)]
+    return [w[: levels.level_end[layer], levels.span(layer + 1)] for layer, w in enumerate(W)]

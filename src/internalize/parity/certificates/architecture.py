@@ -113,7 +113,7 @@ def propagation(world: World) -> Finding:
         claimed = D.clone()
         for layer in range(levels.L + 1):
             if layer:
-                nodes = slice(levels.nodes(layer).start, levels.nodes(layer).stop)
+                nodes = levels.span(layer)
                 z = X[layer - 1][layer - 1] @ world.attention(W[layer - 1])[:, nodes]
                 claimed[:, nodes] = world.link(z)
             worst = worse(worst, X[layer][layer] - claimed)

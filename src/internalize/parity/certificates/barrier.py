@@ -152,8 +152,7 @@ def _columns(world: World, value: Tensor, W: list[Tensor], pull: Tensor | None =
     The claim is true of any part of the weights, for Bessel's inequality is; the other columns are never read.
     """
     found = torch.autograd.grad(value, W, pull, retain_graph=True)
-    nodes = [world.levels.nodes(layer + 1) for layer in range(len(W))]
-    return [g[:, columns.start : columns.stop].clone() for g, columns in zip(found, nodes, strict=True)]
+    return [g[:, world.levels.span(layer + 1)].clone() for layer, g in enumerate(found)]
 
 
 def _flat(world: World, value: Tensor, W: list[Tensor], pull: Tensor | None = None) -> Tensor:

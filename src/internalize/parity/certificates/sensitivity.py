@@ -47,7 +47,7 @@ def sensitivity(world: World) -> Finding:
                 for sample in range(_SAMPLES):
                     found = gradients(X[layer][layer][sample, beta], W)
                     for below in range(layer):
-                        nodes = slice(levels.nodes(below + 1).start, levels.nodes(below + 1).stop)
+                        nodes = levels.span(below + 1)
                         bound = 2 * A ** (layer - below) * attention[below][:, nodes].detach()
                         moved = found[below][:, nodes].abs()
                         # Where the bound is 0 the derivative must be.

@@ -216,8 +216,7 @@ def _step_finding(world: World, stages: range) -> Finding:
         signal = torch.zeros_like(gradient).scatter(0, torch.tensor(pairs).T, 2 * world.link.c / keys**2)
         remainder = float((gradient + signal)[:keys].abs().max())
         constant = max(constant, remainder * tree.n ** (2 + world.epsilon / 8))
-        nodes = world.levels.nodes(stage + 1)
-        seen = world.visible[:, nodes.start : nodes.stop]
+        seen = world.visible[:, world.levels.span(stage + 1)]
         children, others = split((-rate * gradient).masked_fill(~seen, -torch.inf), pairs)
         v = quantise(children.mean(dim=0), unit)
         worst = max(worst, float((children - v).abs().max()) / unit, float((others - v + K).max()) / unit)
@@ -231,7 +230,7 @@ def _gradient_at_zero(world: World, stage: int) -> Tensor:
     """The gradient of a stage's layer at 0, T × nodes, on the stage's samples, under the prescribed gates."""
     levels, (_, B) = world.levels, world.ranges[stage]
     below = [world.attention(w) for w in _before(world, stage)[:stage]]
-    nodes = [slice(levels.nodes(layer + 1).start, levels.nodes(layer + 1).stop) for layer in range(stage + 1)]
+    nodes = [levels.span(layer + 1) for layer in range(stage + 1)]
     A = world.attention(torch.zeros(levels.T, levels.T, dtype=torch.float64))[:, nodes[stage]]
     total = torch.zeros_like(A)
     for sequence in _batch(world, stage):
@@ -246,13 +245,13 @@ def _gradient_at_zero(world: World, stage: int) -> Tensor:
 
 def _gradient_by_autograd(world: World, stage: int) -> Tensor:
     """The same under any gates: they may have other levels' columns in the loss."""
-    W, now, nodes = _before(world, stage), world.stages[stage], world.levels.nodes(stage + 1)
+    W, now = _before(world, stage), world.stages[stage]
     W[stage].requires_grad_()
     total = torch.zeros_like(W[stage])
     for sequence in _batch(world, stage):
         loss = world.loss(world.output(world.stage_input(sequence, now), now.layers, W), sequence, now)
         total += torch.autograd.grad(loss * len(sequence), W[stage])[0]
-    return total[:, nodes.start : nodes.stop].detach() / world.ranges[stage][1]
+    return total[:, world.levels.span(stage + 1)].detach() / world.ranges[stage][1]
 
 
 def _batch(world: World, stage: int) -> Iterator[Tensor]:
@@ -294,8 +293,7 @@ def _layer_errors(world: World) -> list[float]:
     """The largest error that each layer writes, in the inference input."""
     sequence = world.sequence(world.test_bits)
     X = world.streams(world.inference_input(world.test_bits))
-    found: list[float] = []
-    for layer in range(1, world.levels.L + 1):
-        nodes = slice(world.levels.nodes(layer).start, world.levels.nodes(layer).stop)
-        found.append(float((X[layer][layer] - sequence)[:, nodes].abs().max()))
-    return found
+    return [
+        float((X[layer][layer] - sequence)[:, world.levels.span(layer)].abs().max())
+        for layer in range(1, world.levels.L + 1)
+    ]

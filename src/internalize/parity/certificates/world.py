@@ -175,13 +175,12 @@ class World:
 
     def written(self, W: Tensor, layer: int) -> Tensor:
         """The columns of T × T weights that a layer writes with, −∞ at keys out of sight: T × nodes."""
-        nodes = slice(self.levels.nodes(layer + 1).start, self.levels.nodes(layer + 1).stop)
+        nodes = self.levels.span(layer + 1)
         return W[:, nodes].masked_fill(~self.visible[:, nodes], -torch.inf)
 
     def keys(self, layer: int) -> int:
         """How many keys a node that the layer writes sees, at most."""
-        nodes = self.levels.nodes(layer + 1)
-        return int(self.visible[:, nodes.start : nodes.stop].sum(dim=0).max())
+        return int(self.visible[:, self.levels.span(layer + 1)].sum(dim=0).max())
 
     def attention(self, W: Tensor) -> Tensor:
         """Attention of a layer with the T × T weights W, keys × queries."""
@@ -189,8 +188,7 @@ class World:
 
     def layer_attention(self, layer: int) -> Tensor:
         """Attention of the nodes that a layer writes, over all T positions: T × nodes."""
-        nodes = self.levels.nodes(layer + 1)
-        return self.attention(self.full()[layer])[:, nodes.start : nodes.stop]
+        return self.attention(self.full()[layer])[:, self.levels.span(layer + 1)]
 
     def streams(self, D: Tensor, W: Sequence[Tensor] | None = None) -> list[Tensor]:
         """The blocks of X^(0) … X^(L), each (L + 1) × B × T, with T × T weights W (default: the world's)."""
