@@ -17,6 +17,7 @@ from internalize.parity import (
 )
 from internalize.parity.backward import LevelGradients
 from internalize.parity.data import draw_sequences
+from internalize.parity.weights import full_weights
 
 
 def models(n: int, k: int, runs: int, link: str) -> LevelTransformer:
@@ -62,7 +63,7 @@ def test_by_hand_as_printed():
     sequence = signs[0].T.double()
     for stage in parity_stages(tree.levels, Curriculum("log-icot")):
         losses = by_hand(signs, stage)
-        W = [w.detach()[0].requires_grad_() for w in model.full_weights()]
+        W = [w.detach()[0].requires_grad_() for w in full_weights(model.parameters(), tree.levels)]
         loss = stage_loss(literal(W, stage_input(sequence, stage), stage.layers), sequence, stage)
         gradients = torch.autograd.grad(loss, W)
         assert float(losses) == pytest.approx(float(loss.detach()), abs=1e-14)

@@ -30,6 +30,7 @@ from internalize.parity import (
     stage_loss,
 )
 from internalize.parity.cot import chain_passes
+from internalize.parity.weights import full_weights
 from tests.strategies import seeds, trees
 
 links = st.sampled_from([COSINE, QUARTIC])
@@ -52,9 +53,9 @@ def randomise(model: torch.nn.Module, seed: int, scale: float = 2.0) -> None:
         torch.nn.init.normal_(W, std=scale, generator=generator)
 
 
-def full_weights(model: LevelTransformer) -> list[Tensor]:
+def leaves(model: LevelTransformer) -> list[Tensor]:
     """Leaves of the literal model: the level form's weights in T × T matrices."""
-    return [W.detach().requires_grad_() for W in model.full_weights()]
+    return [W.detach().requires_grad_() for W in full_weights(model.parameters(), model.levels)]
 
 
 def sample(tree: ParityTree, seed: int, count: int = 5) -> Tensor:
@@ -70,12 +71,12 @@ def test_three_forms_agree(tree: ParityTree, link: Link, method, seed: int):
     reference = LiteralTransformer(tree.levels, link)
     sequence = sample(tree, seed)
     with torch.no_grad():
-        for W, full in zip(block.W, level.full_weights(), strict=True):
+        for W, full in zip(block.W, full_weights(level.parameters(), tree.levels), strict=True):
             W.copy_(full)
 
     for stage in parity_stages(tree.levels, Curriculum(method)):
         D = stage_input(sequence, stage)
-        W = full_weights(level)
+        W = leaves(level)
         expected = reference(W, D, stage.layers)
         close(level(D, stage.layers), expected)
         close(block(D, stage.layers), expected)
@@ -135,7 +136,7 @@ def test_short_training_run_of_the_literal_model():
     tree = ParityTree.draw(7, 4, seed=3)
     level = LevelTransformer(tree.n, tree.k, dtype=torch.float64)
     reference = LiteralTransformer(tree.levels)
-    W = full_weights(level)
+    W = leaves(level)
     for t, stage in enumerate(parity_stages(tree.levels, Curriculum("log-icot"))):
         for step in range(6):
             sequence = add_trace(tree, draw_bits(tree.n, 0, (6 * t + step) * 16, 16, dtype=torch.float64))
@@ -149,7 +150,7 @@ def test_short_training_run_of_the_literal_model():
                 for w in (*W, *level.W):
                     if w.grad is not None:
                         w -= 5.0 * w.grad
-            for w, full in zip(W, level.full_weights(), strict=True):
+            for w, full in zip(W, full_weights(level.parameters(), tree.levels), strict=True):
                 close(w, full)
     assert level.W[1].abs().max() > 0.1  # both stages moved something
 
@@ -179,7 +180,7 @@ def test_lemma_gated_connection_propagation(tree: ParityTree, link: Link, method
     reference = LiteralTransformer(tree.levels, link)
     for stage in parity_stages(tree.levels, Curriculum(method)):
         D = stage_input(sample(tree, seed, 3), stage)
-        streams = reference.streams(full_weights(model), D)
+        streams = reference.streams(leaves(model), D)
         states = [X[tree.T + 3 * layer : tree.T + 3 * (layer + 1)] for layer, X in enumerate(streams)]
         for beta in range(tree.T):
             written_at = tree.levels.level_of(beta)
@@ -202,7 +203,7 @@ def test_corollary_frozen_derivative(tree: ParityTree, link: Link, seed: int):
     reference = LiteralTransformer(tree.levels, link)
     # Any data will do. Real numbers, because two bits of one sign have no derivative: their mean is either of them.
     D = torch.rand(2, tree.T, dtype=torch.float64, generator=torch.Generator().manual_seed(seed % 2**32)) * 2 - 1
-    W = full_weights(model)
+    W = leaves(model)
     states = [X[tree.T + 2 * layer : tree.T + 2 * (layer + 1)] for layer, X in enumerate(reference.streams(W, D))]
     moved = 0
     for beta in range(tree.T):

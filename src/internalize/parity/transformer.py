@@ -88,16 +88,6 @@ class LevelTransformer(nn.Module):
         shown = D[..., H.shape[-1] :]
         return torch.cat([H, shown.expand(*H.shape[:-1], -1)], dim=-1)
 
-    def full_weights(self) -> list[Float[Tensor, "*runs T T"]]:
-        """The same weights as T × T matrices, zero where Definition 3 never looks."""
-        full: list[Tensor] = []
-        for layer in range(self.levels.L):
-            W = _weight(self.W, layer)
-            nodes = self.levels.nodes(layer + 1)
-            right, below = self.levels.T - nodes.stop, self.levels.T - W.shape[-2]
-            full.append(nn.functional.pad(W, (nodes.start, right, 0, below)))
-        return full
-
 
 class BlockTransformer(nn.Module):
     """Block form: T × T attention in every layer, any mask and any gates, fixed or learned.

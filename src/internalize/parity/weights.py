@@ -7,11 +7,12 @@
 | cot   | W                   | T × (k − 1): every key, and the nodes (the one layer of explicit CoT)           |
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from internalize.errors import InputError
 from internalize.parity.tree import Levels
@@ -48,6 +49,15 @@ def read_weights(tensors: Mapping[str, Tensor], levels: Levels, form: Form, wher
             raise InputError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, not {shape} as n and k ask")
         found.append(tensors[name])
     return found
+
+
+def full_weights(W: Iterable[Tensor], levels: Levels) -> list[Tensor]:
+    """Weights in level form as T × T matrices, zero where Definition 3 never looks."""
+    full: list[Tensor] = []
+    for layer, w in enumerate(W):
+        nodes = levels.nodes(layer + 1)
+        full.append(pad(w, (nodes.start, levels.T - nodes.stop, 0, levels.T - nodes.start)))
+    return full
 
 
 def level_parts(W: Sequence[Tensor], levels: Levels) -> list[Tensor]:

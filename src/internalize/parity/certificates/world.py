@@ -46,7 +46,7 @@ from internalize.parity.mask import level_mask, masked_softmax
 from internalize.parity.prediction import Setting
 from internalize.parity.stages import ParityStage, parity_stages
 from internalize.parity.tree import Levels, ParityTree
-from internalize.parity.weights import level_parts, weight_shapes
+from internalize.parity.weights import full_weights, level_parts, weight_shapes
 from internalize.runs import Run
 
 Layers = tuple[Tensor, ...]
@@ -166,12 +166,8 @@ class World:
 
     def full(self, weights: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Weights as T × T matrices: block form as it is, level form with zeros where Definition 3 never looks."""
-        found: list[Tensor] = []
-        for layer, w in enumerate((self.whole or self.weights) if weights is None else weights):
-            nodes = self.levels.nodes(layer + 1)
-            right, below = self.levels.T - nodes.stop, self.levels.T - w.shape[-2]
-            found.append(w if w.shape[-1] == self.levels.T else nn.functional.pad(w, (nodes.start, right, 0, below)))
-        return found
+        W = (self.whole or self.weights) if weights is None else weights
+        return list(W) if W[0].shape[-1] == self.levels.T else full_weights(W, self.levels)
 
     def written(self, W: Tensor, layer: int) -> Tensor:
         """The columns of T × T weights that a layer writes with, −∞ at keys out of sight: T × nodes."""
