@@ -11,7 +11,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from internalize.figures.drawing import Drawing
-from internalize.figures.style import BLUE, FAINT, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
+from internalize.figures.style import BLUE, FAINT, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style, vector_bar
 from internalize.options import FixedGates
 from internalize.parity.data import draw_bits, inference_input
 from internalize.parity.transformer import BlockTransformer
@@ -60,9 +60,7 @@ def draw_ablations(rows: Sequence[Row]) -> Drawing:
         mesh = _draw_levels(first, own["adamw"], "AdamW")
         _draw_levels(second, own["algorithm-1"], "Algorithm 1")
         bar = figure.colorbar(mesh, ax=[first, second], orientation="horizontal", fraction=0.05, pad=0.02, aspect=40)
-        bar.set_label("accuracy of a level after training")
-        assert bar.solids is not None  # there are some unless the bar is drawn without filling
-        bar.solids.set(rasterized=False, edgecolor="face")
+        vector_bar(bar, "accuracy of a level after training")
         for gates, (label, colour) in _GATES.items():
             third.plot(range(levels.L + 1), kept[gates].spread, "o-", color=colour, markersize=3.5, label=label)
             third.plot(range(levels.L + 1), kept[gates].left, "s--", color=colour, markersize=3, linewidth=0.9)

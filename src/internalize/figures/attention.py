@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from internalize.figures.drawing import Drawing
-from internalize.figures.style import FAINT, HATCH, MUTED, PAGE_WIDTH, RED, WEIGHTS, house_style, spaced
+from internalize.figures.style import FAINT, HATCH, MUTED, PAGE_WIDTH, RED, WEIGHTS, house_style, spaced, vector_bar
 from internalize.parity.tree import ParityTree
 from internalize.parity.weights import read_weights
 from internalize.runs import Run
@@ -44,9 +44,7 @@ def draw_attention(run: Run) -> Drawing:
         assert mesh is not None  # a tree has at least one layer
         extend = "max" if max(A.max() for A in maps) > FULL else "neither"  # a query may look at one key alone
         bar = figure.colorbar(mesh, ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
-        bar.set_label("attention")
-        assert bar.solids is not None  # there are some unless the bar is drawn without filling
-        bar.solids.set(rasterized=False, edgecolor="face")  # vectors here too
+        vector_bar(bar, "attention")
         bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
     on_children = [
         min(A[node, child] for node, pair in enumerate(tree.layer_children(layer)) for child in pair)

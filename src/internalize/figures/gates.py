@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from internalize.errors import InputError
 from internalize.figures.drawing import Drawing
-from internalize.figures.style import BLUE, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
+from internalize.figures.style import BLUE, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style, vector_bar
 from internalize.groups import one_group
 from internalize.parity.gates import paper_gates
 from internalize.parity.tree import ParityTree
@@ -68,9 +68,7 @@ def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
             for end in tree.levels.level_end[:-1]:
                 axes.axvline(end, color="black", linewidth=0.7, linestyle=":")
         bar = figure.colorbar(mesh, ax=[upper, lower], fraction=0.03, pad=0.01)
-        bar.set_label("gate")
-        assert bar.solids is not None  # there are some unless the bar is drawn without filling
-        bar.solids.set(rasterized=False, edgecolor="face")
+        vector_bar(bar, "gate")
         bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
     ends = ", ".join(f"{np.median(values[:, -1]):.2g} ({PARTS[part][0]})" for part, values in distances.items())
     return Drawing(

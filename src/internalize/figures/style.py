@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 
 INK: Final = "#1a1a1a"
@@ -76,6 +77,13 @@ def spaced(places: Sequence[float], gap: float) -> list[int]:
         if not kept or place - places[kept[-1]] >= gap:
             kept.append(number)
     return kept
+
+
+def vector_bar(bar: Colorbar, label: str) -> None:
+    """Name a colour bar, and draw it in vectors as the rest is."""
+    bar.set_label(label)
+    assert bar.solids is not None  # there are some unless the bar is drawn without filling
+    bar.solids.set(rasterized=False, edgecolor="face")
 
 
 def bare(axes: Axes) -> None:
