@@ -24,13 +24,13 @@ def tiny_runs(folder: Path, options: TrainOptions = OPTIONS, seeds: tuple[int, .
     return runs
 
 
-def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True, **more: Any) -> Path:
+def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True) -> Path:
     """The page of these runs alone, without stored results, and perhaps without figures: they take seconds to draw."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "parts", lambda full: [])
         if not figures:
             patch.setattr(report, "paper_drawings", lambda runs: [])
-        return report.write_report(folder, report.Material(runs), paper=OPTIONS, **more)
+        return report.write_report(folder, report.Material(runs), paper=OPTIONS)
 
 
 def copies(runs: list[Run], folder: Path) -> list[Run]:

@@ -8,22 +8,17 @@ from pathlib import Path
 
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted, Interruptible
-from internalize.results import STORED, Stored
+from internalize.results import STORED
 
 
-def run_full(
-    out: Path,
-    processes: int,
-    say: Callable[[str], None] = lambda line: None,
-    parts: tuple[Stored, ...] = STORED,
-) -> None:
-    """Run every command of ours behind the parts, each in a folder below ``out``.
+def run_full(out: Path, processes: int, say: Callable[[str], None] = lambda line: None) -> None:
+    """Run every command of ours behind the stored results, each in a folder below ``out``.
 
     Raises:
-        InputError: if one was refused; the parts before it are made.
+        InputError: if one was refused; those before it are made.
         Interrupted: after Ctrl-C or SIGTERM; the same call goes on.
     """
-    for part in parts:
+    for part in STORED:
         if part.arguments is None:
             say(f"{part.name}: not one of ours, shown as stored ({part.command})")
             continue

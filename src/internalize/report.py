@@ -90,8 +90,6 @@ def write_report(
     material: Material,
     *,
     paper: TrainOptions | None = None,
-    notes: Sequence[str] = (),
-    command: str = "internalize paper",
 ) -> Path:
     """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``, and return the path of the page.
 
@@ -99,8 +97,6 @@ def write_report(
         folder: where; made if missing.
         material: finished runs.
         paper: which settings are the paper's, if not the defaults.
-        notes: paragraphs of plain text below the headline.
-        command: what the footer names as the way to make this page again.
     """
     paper = paper or TrainOptions()
     own = paper_runs(material.trained, paper)
@@ -139,8 +135,6 @@ def write_report(
             certified=list(material.certificates),
             verdicts=list(dict.fromkeys(row["verdict"] for row in certificates)),
             parts=[writer.part(part) for part in parts(material.full)],
-            notes=notes,
-            command=command,
             environment=_environment(material.runs),
             style=_asset("page.css"),
             script=_asset("page.js"),
@@ -222,10 +216,7 @@ class _Writer:
         for table in part.shown.tables:
             self.rows(table.name, table.head, (dict(zip(table.head, row, strict=True)) for row in table.body))
         pictures = [self.picture(drawing) for drawing in part.shown.drawings]
-        return {"of": part.of, "date": part.date, "computed": part.computed} | {
-            "pictures": pictures,
-            "tables": part.shown.tables,
-        }
+        return {**vars(part), "pictures": pictures, "tables": part.shown.tables}
 
     def rows(self, name: str, head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """One line a row below its heading, so that an empty table has its heading too."""

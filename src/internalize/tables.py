@@ -102,14 +102,13 @@ class Claim:
     holds: bool
 
 
-def claims(runs: Iterable[Run], paper: TrainOptions | None = None) -> list[Claim]:
+def claims(runs: Iterable[Run], paper: TrainOptions) -> list[Claim]:
     """The paper's claims against the runs at its settings; runs at others are left out.
 
     Args:
         runs: finished training runs.
-        paper: which settings are the paper's, if not the defaults.
+        paper: which settings are the paper's.
     """
-    paper = paper or TrainOptions()
     levels = Levels(paper.n, paper.k)
     group = paper_runs(runs, paper)
     accuracies = [float(run.result["accuracy"]) for run in group]
@@ -259,9 +258,8 @@ class SizeRow:
     """Whether these are the paper's settings; it claims nothing about others."""
 
 
-def sizes(runs: Iterable[Run], paper: TrainOptions | None = None) -> list[SizeRow]:
+def sizes(runs: Iterable[Run], paper: TrainOptions) -> list[SizeRow]:
     """Every setting among the runs, the paper's own and others: what was solved, and what was not."""
-    paper = paper or TrainOptions()
     rows: list[SizeRow] = []
     for options, group in group_runs(runs).items():
         results = [run.result for run in group]

@@ -13,27 +13,28 @@ from internalize.parity.prediction import Setting, limit_factor
 
 SIZES = tuple(2**exponent for exponent in range(3, 13))
 """The n of the predicted line, with k = n/2."""
+EPSILON = 1.0
+"""Of the theorem."""
 
 
-def draw_law(points: Sequence[Mapping[str, Any]], epsilon: float = 1.0) -> Drawing:
+def draw_law(points: Sequence[Mapping[str, Any]]) -> Drawing:
     """Predicted line and measured points, with the theorem's n^{2+ε} for comparison.
 
     Args:
         points: measured, for k = n/2: objects with `n`, `measured` (B*) and `points`, whose `samples` bracket it.
-        epsilon: of the theorem.
     """
     predicted = [Setting(n, n // 2).samples_for(0.5) or math.nan for n in SIZES]
     limit = limit_factor(0.5)
     with house_style():
         figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2)
-        theorem = [n ** (2 + epsilon) for n in SIZES]
+        theorem = [n ** (2 + EPSILON) for n in SIZES]
         left.plot(
             SIZES,
             theorem,
             color=MUTED,
             linestyle="--",
-            label=rf"the theorem's $n^{{2+\epsilon}}$, $\epsilon={epsilon:g}$",
+            label=rf"the theorem's $n^{{2+\epsilon}}$, $\epsilon={EPSILON:g}$",
         )
         left.plot(SIZES, predicted, color=BLUE, label="predicted, nothing fitted")
         right.plot(SIZES, [b / (n * math.log(n)) for n, b in zip(SIZES, predicted, strict=True)], color=BLUE)

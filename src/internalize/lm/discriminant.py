@@ -44,15 +44,15 @@ class Discriminant:
         return states.double() @ self.weights + self.bias
 
 
-def fit(states: Tensor, tokens: Tensor, ridges: Sequence[float] = RIDGES) -> Discriminant:
+def fit(states: Tensor, tokens: Tensor) -> Discriminant:
     """The discriminant of these states, with the λ that does best on a third of them when it is fitted to the rest."""
-    if len(ridges) == 1 or len(states) < 3:
-        return _fit(states, tokens, ridges[:1])[0]
+    if len(states) < 3:
+        return _fit(states, tokens, RIDGES[:1])[0]
     judged = torch.arange(len(states)) % 3 == 0
-    tried = _fit(states[~judged], tokens[~judged], ridges)
+    tried = _fit(states[~judged], tokens[~judged], RIDGES)
     held = states[judged], tokens[judged]
     worth = [(each.accuracy(*held), each.likelihood(*held)) for each in tried]
-    return _fit(states, tokens, (ridges[worth.index(max(worth))],))[0]
+    return _fit(states, tokens, (RIDGES[worth.index(max(worth))],))[0]
 
 
 def _fit(states: Tensor, tokens: Tensor, ridges: Sequence[float]) -> list[Discriminant]:

@@ -69,7 +69,7 @@ def add_link(link: Link) -> Link:
     return link
 
 
-def link_faults(link: Link, tolerance: float = 1e-9) -> list[str]:
+def link_faults(link: Link) -> list[str]:
     """The conditions of Definition 2 that ``link`` breaks, each in words with the value found; none if it is sound.
 
     Checked in float64 on a grid of [−1, 1]; the curvature from the grid's finest step about 0.
@@ -78,7 +78,7 @@ def link_faults(link: Link, tolerance: float = 1e-9) -> list[str]:
     phi = link.phi(t)
     (autograd,) = torch.autograd.grad(phi.sum(), t)
     phi, slope = phi.detach(), link.slope(t.detach())
-    h = 1e-3
+    h, tolerance = 1e-3, 1e-9
     curvature = float((link.phi(torch.tensor(h, dtype=torch.float64)) + 1) / h**2)
 
     found = {

@@ -37,17 +37,16 @@ _ONE_LAYER: Final = (
 )
 
 
-def ingredients_of_solve(options: SolveOptions, tree: ParityTree | None) -> Ingredients:
+def ingredients_of_solve(options: SolveOptions) -> Ingredients:
     """Run Algorithm 1 and keep what it did at every stage."""
     if form_of(options) == "cot":
         raise InputError(f"curriculum={options.curriculum}: {_ONE_LAYER}")
-    tree = ParityTree.draw(options.n, options.k, options.seed) if tree is None else tree
+    tree = ParityTree.draw(options.n, options.k, options.seed)
     kept: list[Solving] = []
     result = solve(options, tree, on_stage=kept.append)
     history, ranges = [solving.weights for solving in kept], tuple(solving.samples for solving in kept)
-    return {"tree": tree, "weights": result.weights, "history": history, "ranges": ranges} | _of_algorithm(
-        options, tree
-    )
+    found: Ingredients = {"tree": tree, "weights": result.weights, "history": history, "ranges": ranges}
+    return found | _of_algorithm(options, tree)
 
 
 def ingredients_of_run(run: Run) -> Ingredients:

@@ -121,9 +121,9 @@ class World:
         return World(tree=tree, link=link, weights=_doubled(weights), whole=whole, seed=seed, **(given | more))
 
     @staticmethod
-    def of_solve(options: SolveOptions, tree: ParityTree | None = None) -> "World":
+    def of_solve(options: SolveOptions) -> "World":
         """Run Algorithm 1 and keep what it did at every stage."""
-        return World.of_weights(**ingredients_of_solve(options, tree))
+        return World.of_weights(**ingredients_of_solve(options))
 
     @staticmethod
     def of_run(run: Run, epsilon: float | None = None) -> "World":
