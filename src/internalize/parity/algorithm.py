@@ -31,7 +31,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,8 +46,6 @@ from internalize.parity.prediction import DEFAULT_FAILURE, Setting, impossible, 
 from internalize.parity.recovery import StageRecord, quantise, stage_record, worst_push
 from internalize.parity.streaming import Samples
 from internalize.parity.tree import Levels, ParityTree
-
-_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 
 def setting_of(options: SolveOptions) -> Setting:
@@ -159,7 +157,7 @@ def solve(
     K, unit = setting.amplitude, {"K": setting.amplitude, "1": 1.0, "none": 0.0}[setting.grid]
     W = list(begun.weights) if begun else model.start()
     records = list(begun.records) if begun else []
-    train = Samples(tree, options.seed, 0, B, "train", options.chunk, _DTYPES[options.dtype], options.device)
+    train = Samples(tree, options.seed, 0, B, "train", options.chunk, getattr(torch, options.dtype), options.device)
     for number, stage in list(enumerate(stages))[len(records) :]:
         layer, rate = stage.layers - 1, model.rate(stage)
         errors = _random_errors(options, W, number)

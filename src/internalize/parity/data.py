@@ -16,37 +16,28 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float, Int8
-from numpy.typing import NDArray
 from torch import Tensor
 
 from internalize.counter import Stream, words
-from internalize.parity.bitmatrix import filled, transposed, write_nodes
+from internalize.parity.bitmatrix import LONG, Words, filled, transposed, write_nodes
 from internalize.parity.stages import ParityStage
 from internalize.parity.tree import ParityTree
 
-_WORD_BITS = 64
 
-
-def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> NDArray[np.uint64]:
+def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> Words:
     """Samples ``start`` … ``start + count − 1``, one row each, bit j % 64 of word j // 64 for position j; bits beyond n are 0."""
-    row = -(-n // _WORD_BITS)
+    row = -(-n // LONG)
     drawn = words(seed, stream, start * row, count * row).reshape(count, row)
-    if n % _WORD_BITS:
-        drawn[:, -1] &= np.uint64(2 ** (n % _WORD_BITS) - 1)
+    if n % LONG:
+        drawn[:, -1] &= np.uint64(2 ** (n % LONG) - 1)
     return drawn
-
-
-def packed_bits(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> NDArray[np.uint8]:
-    """The same samples, 8 bits a byte, low bit first."""
-    return packed_words(n, seed, start, count, stream).astype("<u8").view(np.uint8)
 
 
 def draw_bits(
     n: int, seed: int, start: int, count: int, stream: Stream = "train", dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "B n"]:
     """The same samples as ±1, one row each: a drawn 0 is +1, a drawn 1 is −1."""
-    drawn = np.unpackbits(packed_bits(n, seed, start, count, stream), axis=1, count=n, bitorder="little")
-    return _signs(drawn, dtype)
+    return _signs(packed_words(n, seed, start, count, stream), n, dtype)
 
 
 def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tensor, "*runs B T"]:
@@ -68,11 +59,12 @@ def draw_sequences(
     rows = packed_words(tree.n, seed, start, count, stream)
     states = transposed(rows, filled(0, count), room=tree.T, native=False)
     write_nodes(tree, states, tree.L)
-    drawn = np.unpackbits(states[: tree.T].astype("<u8").view(np.uint8), axis=1, count=count, bitorder="little")
-    return _signs(drawn, torch.int8)
+    return _signs(states[: tree.T], count, torch.int8)
 
 
-def _signs(drawn: NDArray[np.uint8], dtype: torch.dtype) -> Tensor:
+def _signs(rows: Words, count: int, dtype: torch.dtype) -> Tensor:
+    """The first bits of every row as ±1."""
+    drawn = np.unpackbits(rows.astype("<u8").view(np.uint8), axis=1, count=count, bitorder="little")
     return torch.from_numpy(drawn).to(dtype).mul_(-2).add_(1)  # pyright: ignore[reportUnknownMemberType]
 
 
