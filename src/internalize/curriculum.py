@@ -144,7 +144,7 @@ def subdivide(hidden: Collection[Sequence[int]]) -> tuple[int, ...]:
     """
     targets = [0]
     for stage in range(1, max(map(len, hidden))):
-        targets.append(targets[-1] + max(_at(steps, stage) - _at(steps, stage - 1) for steps in hidden))
+        targets.append(targets[-1] + max(at_or_last(steps, stage) - at_or_last(steps, stage - 1) for steps in hidden))
     return tuple(targets)
 
 
@@ -153,8 +153,8 @@ def hidden_at(stage: int, hidden: Sequence[int], targets: Sequence[int]) -> int:
     more at every stage until the chain has lost what it is to lose at the higher one.
     """
     above = bisect_left(targets, stage)
-    most = _at(hidden, above)
-    return most if targets[above] == stage else min(_at(hidden, above - 1) + stage - targets[above - 1], most)
+    most = at_or_last(hidden, above)
+    return most if targets[above] == stage else min(at_or_last(hidden, above - 1) + stage - targets[above - 1], most)
 
 
 def largest_removal(good: int, targets: Sequence[int]) -> int:
@@ -167,5 +167,6 @@ def smaller_removal(good: int, failed: int) -> int:
     return good + (failed - good + 1) // 2
 
 
-def _at(values: Sequence[int], index: int) -> int:
+def at_or_last(values: Sequence[int], index: int) -> int:
+    """What is there, or the last if there are fewer."""
     return values[min(index, len(values) - 1)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from internalize.curriculum import Curriculum, hidden_at, subdivide
+from internalize.curriculum import Curriculum, at_or_last, hidden_at, subdivide
 from internalize.errors import InputError
 from internalize.lm.chains import Chain, Unit
 from internalize.lm.options import CurriculumOptions
@@ -79,7 +79,7 @@ class TextStages:
                 for stage in range(count)
             ),
             tuple(
-                int(min(most, max(_at(lengths, units) for lengths in longest.values())))
+                int(min(most, max(at_or_last(lengths, units) for lengths in longest.values())))
                 for units in range(max(map(len, longest.values())))
             ),
             targets,
@@ -104,7 +104,7 @@ class TextStages:
         if not (self.options.padded or self.options.keep_positions):
             return len(chain)
         gone = _prefix_lengths(chain, self.options.side == "right")  # tokens hidden with 0, 1, … units
-        counts = [len(chain) - tokens + _at(self.count_slots, units) for units, tokens in enumerate(gone)]
+        counts = [len(chain) - tokens + at_or_last(self.count_slots, units) for units, tokens in enumerate(gone)]
         stages = [len(chain) - gone[self.hidden_units(chain, s)] + slots for s, slots in enumerate(self.stage_slots)]
         return max(*counts, *stages)
 
@@ -126,10 +126,10 @@ class TextStages:
                 hidden, slots = self.hidden_units(chain, earlier), self.stage_slots[earlier]
             else:
                 count = int(chance[1] * (hidden + 1))
-                hidden, slots = count, slots if count == hidden else _at(self.count_slots, count)
+                hidden, slots = count, slots if count == hidden else at_or_last(self.count_slots, count)
         if smooth and (offset := smoothing_offset(options.smoothing, chance[2])) and hidden < len(chain.units):
             hidden = min(hidden + offset, len(chain.units))
-            slots = _at(self.count_slots, hidden)
+            slots = at_or_last(self.count_slots, hidden)
         return self.sequence(chain, hidden, slots, supervise_hidden=chance[3] < options.hidden_loss)
 
     def sequence(self, chain: Chain, hidden: int, slots: int, *, supervise_hidden: bool = False) -> Row:
@@ -189,7 +189,3 @@ def _prefix_lengths(chain: Chain, right: bool) -> list[int]:
     for unit in reversed(chain.units) if right else chain.units:
         lengths.append(lengths[-1] + len(unit))
     return lengths
-
-
-def _at(values: Sequence[int], index: int) -> int:
-    return values[min(index, len(values) - 1)]

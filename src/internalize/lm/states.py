@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from internalize.curriculum import at_or_last
 from internalize.lm.batches import padded
 from internalize.lm.chains import Chain
 from internalize.lm.loss import last_norm
@@ -36,8 +37,7 @@ class Budget:
         """Hidden units of a chain, and slots."""
         if self.stage is not None:
             return stages.hidden_units(chain, self.stage), stages.stage_slots[self.stage]
-        hidden = min(self.hidden, len(chain.units))
-        return hidden, stages.count_slots[min(self.hidden, len(stages.count_slots) - 1)]
+        return min(self.hidden, len(chain.units)), at_or_last(stages.count_slots, self.hidden)
 
 
 @dataclass(frozen=True)
