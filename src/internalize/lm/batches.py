@@ -12,7 +12,7 @@ from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
-from internalize.lm.removal import IGNORED, TextStages
+from internalize.lm.removal import IGNORED, Row, TextStages
 from internalize.lm.schedule import Schedule
 
 _CHANCES = 4
@@ -65,14 +65,7 @@ class StageCollator:
         longest = max(len(s.tokens) for s in sequences)
         if self.longest is not None and longest > self.longest:
             raise InputError(f"an example has {longest} tokens, and the model positions for {self.longest}")
-        columns = {
-            "input_ids": ([s.tokens for s in sequences], self.text.pad),
-            "labels": ([s.labels for s in sequences], IGNORED),
-            "attention_mask": ([[1] * len(s.tokens) for s in sequences], 0),
-        }
-        if self.stages.options.keep_positions:
-            columns["position_ids"] = ([s.positions for s in sequences], 0)
-        batch: dict[str, Any] = {name: padded(rows, fill) for name, (rows, fill) in columns.items()}
+        batch: dict[str, Any] = model_input(sequences, self.text.pad, positions=self.stages.options.keep_positions)
         return batch | {"output_hidden_states": True} if self.every_layer else batch
 
     def _chances(self, positions: Sequence[int]) -> list[list[float]]:
@@ -86,9 +79,21 @@ class StageCollator:
         return ((numbers >> 11) * 2.0**-53).tolist()
 
 
-def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False) -> Tensor:
-    """Rows of different lengths as one tensor."""
-    longest = max(map(len, rows))
+def model_input(rows: Sequence[Row], pad: int, *, positions: bool, least: int = 0) -> dict[str, Tensor]:
+    """Sequences as a model takes them: tokens, labels, mask and, where they have a gap, position numbers; of ``least`` length."""
+    columns = {
+        "input_ids": ([row.tokens for row in rows], pad),
+        "labels": ([row.labels for row in rows], IGNORED),
+        "attention_mask": ([[1] * len(row.tokens) for row in rows], 0),
+    }
+    if positions:
+        columns["position_ids"] = ([row.positions for row in rows], 0)
+    return {name: padded(values, fill, least=least) for name, (values, fill) in columns.items()}
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False, least: int = 0) -> Tensor:
+    """Rows of different lengths as one tensor, at least so long."""
+    longest = max(least, *map(len, rows))
     gaps = ([fill] * (longest - len(row)) for row in rows)
     filled = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
     return torch.from_numpy(np.array(filled, dtype=np.int64))  # torch.tensor on lists takes five times as long

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from internalize.curriculum import at_or_last
-from internalize.lm.batches import padded
+from internalize.lm.batches import model_input
 from internalize.lm.chains import Chain
 from internalize.lm.loss import last_norm
 from internalize.lm.removal import IGNORED, Row, TextStages
@@ -138,17 +138,9 @@ class Sequences:
         rows = self.rows[:count]
         for start in range(0, len(rows), BATCH):
             some = rows[start : start + BATCH]
-            columns = {"input_ids": ([row.tokens for row in some], self.pad)}
-            columns["attention_mask"] = ([[1] * len(row.tokens) for row in some], 0)
-            columns["labels"] = ([row.labels for row in some], IGNORED)
-            if self.positions:
-                columns["position_ids"] = ([row.positions for row in some], 0)
             longest = max(len(row.tokens) for row in self.rows)  # all batches alike, so that states can be put together
-            filled = {
-                name: padded([*values, [fill] * longest], fill)[:-1].to(device)
-                for name, (values, fill) in columns.items()
-            }
-            yield slice(start, start + len(some)), filled
+            batch = model_input(some, self.pad, positions=self.positions, least=longest)
+            yield slice(start, start + len(some)), {name: column.to(device) for name, column in batch.items()}
 
 
 @dataclass(frozen=True)
