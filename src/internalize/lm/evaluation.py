@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from internalize.errors import InputError
 from internalize.files import read_json
-from internalize.intervals import wilson
 from internalize.lm.chains import Chain, TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
@@ -16,7 +15,7 @@ from internalize.lm.levels import resolve_levels
 from internalize.lm.models import OURS, Asking, check_vocabulary, load_model
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.removal import TextStages, unit_of
-from internalize.lm.source import Source, eval_examples, open_source
+from internalize.lm.source import Source, eval_examples, source_of
 from internalize.lm.tasks import get_task, is_task
 from internalize.lm.train import KIND, options_of
 from internalize.runs import Run
@@ -75,8 +74,6 @@ def open_subject(
 
     if examples < 1:
         raise InputError(f"examples={examples} must be at least 1")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder, so no run and no model is in it")
     run = our_run(folder, "lm eval")
     where = run.path / "model" if run else folder
     if run and not where.exists():
@@ -159,12 +156,8 @@ def evaluate(
     generate_answers(subject.model, subject.text, stages, examples[:1], stages.last)  # the first call is slow
     found = {stage: ask(stage) for stage in asked}
     hidden = found[stages.last]
-    low, high = wilson(sum(hidden.right(examples)), len(examples))
     result: Json = {
-        "exact_match": hidden.exact_match(examples),
-        "exact_match_low": low,
-        "exact_match_high": high,
-        "examples": len(examples),
+        **hidden.summary(examples),
         "examples_per_second": len(examples) / hidden.seconds,
         "generated_tokens": hidden.generated_tokens,
     }
@@ -190,6 +183,8 @@ def _row(stages: TextStages, stage: int, answers: Answers, examples: Sequence[Ex
 
 def our_run(folder: Path, asked_by: str) -> Run | None:
     """The run of `lm train` in a folder. A model's config.json is none: it names no kind."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder, so no run and no model is in it")
     run = Run(folder)
     if not run.exists or (folder / OURS).exists() or "model_type" in (config := read_json(folder / "config.json")):
         return None
@@ -202,16 +197,7 @@ def our_run(folder: Path, asked_by: str) -> Run | None:
 
 def run_source(run: Run, say: Say) -> Source:
     """The data of a run, with what it held out."""
-    options = options_of(run.config)
-    return open_source(
-        options.data,
-        run.config.get("seed", 0),
-        validation=options.validation,
-        held_out=options.eval_examples,
-        tested=options.test_examples,
-        skip_bad=options.skip_bad,
-        say=say,
-    )
+    return source_of(options_of(run.config), run.config.get("seed", 0), say)
 
 
 def _examples(

@@ -14,9 +14,11 @@ from typing import Any, Final
 import torch
 
 from internalize.errors import InputError
+from internalize.intervals import wilson
 from internalize.lm.batches import padded
 from internalize.lm.chains import ANSWER_START, Chain, TextFormat
 from internalize.lm.example import Example
+from internalize.lm.models import positions_of
 from internalize.lm.removal import TextStages
 
 ROOM: Final = 8
@@ -38,6 +40,12 @@ class Answers:
         if not examples:
             raise InputError("there are no examples, so no share of them is right")
         return sum(self.right(examples)) / len(examples)
+
+    def summary(self, examples: Sequence[Example]) -> dict[str, float]:
+        """The same with its 95 % interval, by the contract's names."""
+        share = self.exact_match(examples)
+        low, high = wilson(sum(self.right(examples)), len(examples))
+        return {"exact_match": share, "exact_match_low": low, "exact_match_high": high, "examples": len(examples)}
 
     def right(self, examples: Sequence[Example]) -> list[bool]:
         """Whether each answer is the true one."""
@@ -120,8 +128,7 @@ def _gap(stages: TextStages, stage: int) -> int:
 
 
 def _positions(model: Any) -> int:
-    found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else sys.maxsize
+    return positions_of(model.config) or sys.maxsize
 
 
 def _generating(model: Any) -> Any:

@@ -15,7 +15,7 @@ from internalize.lm.models import Asking, model_config, save_model
 from internalize.lm.options import LevelSource, LmTrainOptions
 from internalize.lm.removal import TextStages, unit_of
 from internalize.lm.schedule import Schedule
-from internalize.lm.source import Source, open_source
+from internalize.lm.source import Source, source_of
 
 SAMPLE: Final = 20_000
 """Training examples that are looked at beforehand: for the words, the stages and how many slots they need."""
@@ -51,15 +51,7 @@ class Internalization:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.options, self.seed = options, seed
-        self.source = source or open_source(
-            options.data,
-            seed,
-            validation=options.validation,
-            held_out=options.eval_examples,
-            tested=options.test_examples,
-            skip_bad=options.skip_bad,
-            say=say,
-        )
+        self.source = source or source_of(options, seed, say)
         everything = self.source.training_sample(self.source.size or SAMPLE // 10)
         self.levels: LevelSource
         by_levels = options.curriculum().method == "log-icot"

@@ -69,8 +69,6 @@ def open_kept(
     """
     if examples < FEWEST:
         raise InputError(f"examples={examples} must be at least {FEWEST}: half of them fit the probe, half judge it")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder, so no run and no model is in it")
     run = our_run(folder, "lm probe")
     if run is None and not (folder / OURS).exists():
         raise InputError(f"{folder} is neither a run of lm train nor a model that one wrote: it has no {OURS}")

@@ -68,7 +68,7 @@ def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int,
 def positions_of(config: Any) -> int | None:
     """How many positions a model has, if there is a limit."""
     room = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return room if isinstance(room, int) else None
+    return room if isinstance(room, int) and room > 0 else None
 
 
 def make_model(options: ModelOptions, config: Any, seed: int, *, small: bool = False) -> Any:

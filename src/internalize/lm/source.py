@@ -18,6 +18,7 @@ from internalize.counter import check_seed, words
 from internalize.errors import InputError
 from internalize.files import reading
 from internalize.lm.example import Example
+from internalize.lm.options import LmTrainOptions
 from internalize.lm.readers import read_examples
 from internalize.lm.tasks import Task, TaskStream, get_task, is_task, usage
 
@@ -115,6 +116,19 @@ def eval_examples(
     if is_task(data):
         return _TaskSource(get_task(data, seed), 0, None, say).test(count)
     return _read(data, skip_bad=skip_bad, say=say)
+
+
+def source_of(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> Source:
+    """The data that options of training ask for."""
+    return open_source(
+        options.data,
+        seed,
+        validation=options.validation,
+        held_out=options.eval_examples,
+        tested=options.test_examples,
+        skip_bad=options.skip_bad,
+        say=say,
+    )
 
 
 def _read(data: str, *, skip_bad: bool, say: Callable[[str], None]) -> list[Example]:

@@ -10,14 +10,13 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.files import reading
 from internalize.interrupt import Interrupted, Interruptible
-from internalize.intervals import wilson
 from internalize.lm.callback import Json, read_place, whole_checkpoints
 from internalize.lm.internalization import Internalization
 from internalize.lm.models import check_vocabulary, load_tokenizer, make_model, positions_of
@@ -230,15 +229,10 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
     options, callback = work.options, work.callback
     test = work.source.test(options.test_examples)
     answers = work.answers(model, test)
-    exact = answers.exact_match(test)
-    low, high = wilson(sum(answers.right(test)), len(test))
     result: Json = {
         "seed": work.seed,
         "method": options.method,
-        "exact_match": exact,
-        "exact_match_low": low,
-        "exact_match_high": high,
-        "examples": len(test),
+        **answers.summary(test),
         "tokens_per_answer": answers.generated_tokens / len(test),
         "stages": callback.finished_stages,
         "steps": steps,
@@ -294,8 +288,6 @@ def run_config(options: LmTrainOptions, seed: int) -> Json:
 
 def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
     """The options that a run's ``config.json`` holds."""
-    from dataclasses import fields
-
     try:
         given: Json = {field.name: config[field.name] for field in fields(LmTrainOptions)}
         given["smoothing"] = float(given["smoothing"])
