@@ -49,6 +49,8 @@ def test_finished_runs_are_shown_and_others_refused(tmp_path: Path, capsys):
     assert json.loads(capsys.readouterr().out) == Run(tmp_path / "run").result
     assert cli.main([*argv, "--resume", "--K", "20"]) == 2
     assert "its K is None, not 20.0" in capsys.readouterr().err
+    assert cli.main([*argv, "--seeds", "0:2"]) == 2
+    assert "is a run folder itself" in capsys.readouterr().err
 
 
 def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):

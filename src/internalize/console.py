@@ -85,6 +85,15 @@ def use_device(name: str, threads: int) -> str:
     return name
 
 
+def run_folders(out: Path, seeds: Sequence[int], *, several: bool) -> list[Path]:
+    """Of a command with --seed and --seeds: --out itself, or a folder in it for each of several seeds."""
+    from internalize.runs import Run
+
+    if several and Run(out).exists:
+        raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")
+    return [out / f"seed-{seed}" for seed in seeds] if several else [out]
+
+
 def chosen_seeds(seed: int, seeds: str, out: Path | None, *, resume: bool) -> tuple[int, ...]:
     """The seeds that a command with --seed, --seeds, --out and --resume is asked for; refuses what contradicts itself."""
     if resume and out is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, run_folders, say, use_device
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
 
@@ -56,9 +56,7 @@ class LmTrain:
         if self.checkpoint_steps < 1:
             raise InputError(f"checkpoint_steps={self.checkpoint_steps} must be at least 1")
         out = self.out or default_out("lm-train")
-        folders = [out / f"seed-{seed}" for seed in seeds] if self.seeds else [out]
-        if self.seeds and Run(out).exists:
-            raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")
+        folders = run_folders(out, seeds, several=bool(self.seeds))
         device = use_device(self.device, self.threads)
         quiet_transformers()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, run_folders, say, use_device
 from internalize.options import SolveOptions
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ class Solve:
 
         use_device(self.options.device, self.threads)
         seeds = chosen_seeds(self.options.seed, self.seeds, self.out, resume=self.resume)
-        out = self.out or default_out("solve")
+        folders = run_folders(self.out or default_out("solve"), seeds, several=bool(self.seeds))
         with ExitStack() as stack:
             first = _join_processes(stack)
             title = f"solve n={self.options.n} k={self.options.k}"
             progress = stack.enter_context(Progress(title)) if first else None
             stages = len(stages_of(self.options))
             rows: list[dict[str, object]] = []
-            for number, seed in enumerate(seeds):
+            for number, (seed, folder) in enumerate(zip(seeds, folders, strict=True)):
 
                 def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:
                     record = solving.records[-1]
@@ -75,7 +75,6 @@ class Solve:
                     if progress:
                         progress.show(number * stages + record.stage, len(seeds) * stages, seen)
 
-                folder = out / f"seed-{seed}" if self.seeds else out
                 result = solve_kept(
                     replace(self.options, seed=seed),
                     Run(folder) if first else None,

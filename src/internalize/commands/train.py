@@ -5,8 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
-from internalize.errors import InputError
+from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, run_folders, say, use_device
 from internalize.options import TrainOptions
 
 
@@ -51,9 +50,7 @@ class Train:
 
         seeds = chosen_seeds(self.seed, self.seeds, self.out, resume=self.resume)
         out = self.out or default_out("train")
-        folders = [out / f"seed-{seed}" for seed in seeds] if self.seeds else [out]
-        if self.seeds and Run(out).exists:
-            raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")
+        folders = run_folders(out, seeds, several=bool(self.seeds))
 
         with Progress(f"train n={self.options.n} k={self.options.k} {self.options.curriculum}") as progress:
 
