@@ -92,14 +92,16 @@ class TextFormat:
         prompt = self._begin + self._pieces[_prompt(example)]
         return Chain(prompt, units, levels, (*self._pieces[_answer(example)], self.end))
 
-    def answer(self, generated: Sequence[int]) -> str | None:
-        """The answer that generated tokens give: what follows the separator up to the end; None without a separator."""
+    def answer(self, generated: Sequence[int], *, direct: bool = False) -> str | None:
+        """The answer that generated tokens give: what follows the separator up to the end; None without a separator, or if
+        it has to be ``direct`` and something is written before it.
+        """
         ids = list(generated)
         ids = ids[: ids.index(self.end)] if self.end in ids else ids
         # As generated: nothing that the model wrote is left out or tidied up.
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        _, separator, answer = text.rpartition(ANSWER_START)
-        return " ".join(answer.split()) if separator else None
+        before, separator, answer = text.rpartition(ANSWER_START)
+        return " ".join(answer.split()) if separator and not (direct and before.strip()) else None
 
 
 def _prompt(example: Example) -> str:

@@ -16,7 +16,7 @@ import torch
 from internalize.errors import InputError
 from internalize.intervals import wilson
 from internalize.lm.batches import padded
-from internalize.lm.chains import ANSWER_START, Chain, TextFormat
+from internalize.lm.chains import Chain, TextFormat
 from internalize.lm.example import Example
 from internalize.lm.models import positions_of
 from internalize.lm.removal import TextStages
@@ -101,7 +101,7 @@ def generate_answers(
             rows = _generate(model, text, stages, [chains[i] for i in some], stage, most, forced)
             for i, ids in zip(some, rows, strict=True):
                 written = ids[: room[i]]
-                answers[i] = _read_answer(text, written, direct=direct)
+                answers[i] = text.answer(written, direct=direct)
                 generated += len(written)
             on_batch(len(some))
     finally:
@@ -135,16 +135,6 @@ def _generating(model: Any) -> Any:
     """The model that generates inside of what wraps it: adapters are part of its layers."""
     model = model.module if hasattr(model, "module") else model  # of several processes
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _read_answer(text: TextFormat, generated: list[int], *, direct: bool) -> str | None:
-    """The answer; None if there is none, or if it had to be direct and something is written before it."""
-    answer = text.answer(generated)
-    if answer is None or not direct:
-        return answer
-    said = generated[: generated.index(text.end)] if text.end in generated else generated
-    before, _, _ = text.tokenizer.decode(said, clean_up_tokenization_spaces=False).rpartition(ANSWER_START)
-    return None if before.strip() else answer
 
 
 def _generate(
