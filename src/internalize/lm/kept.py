@@ -26,7 +26,7 @@ class Kept:
     """Models of a run by stage, counted from 1, with the data that they are probed on."""
 
     folders: dict[int, Path]
-    """The one that is asked about and, if it was kept, the one before each."""
+    """All that were kept, those before the ones that are asked about among them."""
     asked: list[int]
     text: TextFormat
     stages: TextStages

@@ -1,6 +1,7 @@
 """A run of `lm train` as a job for a pool of processes (``internalize.workers``).
 
-Tiny models gain nothing from threads, so each process has one, and the bits do not depend on how many processes there are.
+Tiny models gain nothing from threads, so each process has one unless more are asked for, and the bits do not depend on how many
+processes there are.
 """
 
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ class Task(ABC):
     """A generator of examples. Example i of a stream is a function of the task's options, its seed and i alone."""
 
     name: ClassVar[str]
-    size: ClassVar[int | None] = None
-    """Examples in a stream: None, for it has no end."""
 
     def __post_init__(self) -> None:
         check_seed(self._values()["seed"])
