@@ -19,7 +19,7 @@ from internalize.errors import InputError
 from internalize.lm.chains import TextFormat, word_tokenizer
 from internalize.lm.evaluation import Subject, evaluate, open_subject
 from internalize.lm.example import Example
-from internalize.lm.generation import Answers, _generate, _generating, _read_answer, generate_answers
+from internalize.lm.generation import Answers, _generate, _generating, generate_answers
 from internalize.lm.models import Asking, load_model, save_model
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.removal import TextStages
@@ -215,8 +215,8 @@ def test_weights_that_are_not_finite_give_wrong_answers_and_no_crash():
 )
 def test_answers_are_read_as_they_are_written(written, answer, direct):
     ids = TOKENIZER.convert_tokens_to_ids(written.split())
-    assert _read_answer(TEXT, ids, direct=False) == answer
-    assert _read_answer(TEXT, ids, direct=True) == direct
+    assert TEXT.answer(ids) == answer
+    assert TEXT.answer(ids, direct=True) == direct
 
 
 def test_exact_match_is_word_for_word():
