@@ -60,18 +60,7 @@ def probability(world: World) -> Finding:
     reason = f"modelled, at B={B}"
     seeds: list[int] = []
     if levels.n <= _TRIAL_N and B * levels.T <= _TRIAL_NUMBERS:
-        options = SolveOptions(
-            n=levels.n,
-            k=levels.k,
-            samples=B,
-            K=setting.K,
-            grid=setting.grid,
-            rate=setting.rate,
-            oracle=setting.oracle,
-            oracle_error=setting.oracle_error,
-            link=setting.link,
-            test_samples=1,
-        )
+        options = SolveOptions(**vars(setting), samples=B, test_samples=1)
         seeds = [(world.seed + 1 + trial) % 2**63 for trial in range(_TRIALS)]
         runs = [solve(replace(options, seed=seed), stop_at_failure=True) for seed in seeds]
         failed = sum(not run.exact_recovery for run in runs)
