@@ -309,7 +309,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]):
 )
 def test_refusals(changed: dict[str, Any], arguments: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        plan(replace(TINY, **changed), **arguments)
+        plan(replace(TINY, **changed), **{"methods": ["log-icot"], **arguments})
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,10 @@ def test_models_that_cannot_be_planned(tmp_path: Path):
 
     T5Config(num_layers=1).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="cannot be planned"):
-        plan(replace(TINY, model=str(tmp_path / "config.json")))
+        plan(replace(TINY, model=str(tmp_path / "config.json")), ["log-icot"])
     GPT2Config(n_positions=4).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="4 positions, and the longest example needs"):
-        plan(replace(TINY, model=str(tmp_path / "config.json")))
+        plan(replace(TINY, model=str(tmp_path / "config.json")), ["log-icot"])
 
 
 def test_cutoff_is_for_the_methods_that_have_one():

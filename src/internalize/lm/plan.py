@@ -8,7 +8,7 @@ and when they begin are those of `Internalization` and `Schedule`; nothing is de
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from internalize.lm.removal import MAX_OFFSET, TextStages
 from internalize.lm.schedule import Schedule
 
 By = Literal["stages", "steps"]
-DEFAULT_METHODS: Final[tuple[Method, ...]] = ("icot", "icot-steps", "log-icot")
 _Floats = NDArray[np.float64]
 
 
@@ -165,7 +164,7 @@ class Plan:
 
 def plan(
     options: LmTrainOptions,
-    methods: Sequence[Method] = DEFAULT_METHODS,
+    methods: Sequence[Method],
     *,
     seed: int = 0,
     by: By = "stages",
