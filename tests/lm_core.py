@@ -21,13 +21,13 @@ def chain(*lengths: int, levels: tuple[int, ...] | None = None, first: int = FIR
     return Chain(PROMPT, units, levels, ANSWER)
 
 
-def parity(seed: int, n: int = 16, k: int = 8) -> Example:
-    """A parity of the first k of n bits, with the tree's nodes as steps and their levels."""
+def parity(seed: int) -> Example:
+    """A parity of the first 8 of 16 bits, with the tree's nodes as steps and their levels."""
     chooser = random.Random(seed)
-    bits = [chooser.getrandbits(1) for _ in range(n)]
+    bits = [chooser.getrandbits(1) for _ in range(16)]
     steps: list[int] = []
     levels: list[int] = []
-    row = bits[:k]
+    row = bits[:8]
     while len(row) > 2:
         row = [a ^ b for a, b in zip(row[::2], row[1::2], strict=True)]
         steps += row

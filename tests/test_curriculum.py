@@ -13,8 +13,8 @@ lengths = st.integers(1, 200)
 levels_of_steps = st.lists(st.integers(-3, 9), max_size=60)
 
 
-def counts(curriculum: Curriculum, length: int, levels: list[int] | None = None) -> list[int]:
-    return [len(stage.hidden) for stage in curriculum.stages(length, levels)]
+def counts(curriculum: Curriculum, length: int) -> list[int]:
+    return [len(stage.hidden) for stage in curriculum.stages(length)]
 
 
 def tree_levels(k: int) -> list[int]:

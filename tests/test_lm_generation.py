@@ -42,7 +42,7 @@ CURRICULA = {
 }
 
 
-def ragged(count: int = 7) -> list[Example]:
+def ragged() -> list[Example]:
     """Questions and chains of different lengths."""
     draw = random.Random(0)
 
@@ -50,8 +50,7 @@ def ragged(count: int = 7) -> list[Example]:
         return [draw.choice(letters) for _ in range(draw.randint(least, most))]
 
     return [
-        Example(" ".join(pick("abcdef", 1, 9)), tuple(pick("uvw", 0, 5)), " ".join(pick("xyz", 1, 2)))
-        for _ in range(count)
+        Example(" ".join(pick("abcdef", 1, 9)), tuple(pick("uvw", 0, 5)), " ".join(pick("xyz", 1, 2))) for _ in range(7)
     ]
 
 

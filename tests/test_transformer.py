@@ -41,9 +41,9 @@ def close(found: Tensor | None, expected: Tensor | None) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def random_level_model(tree: ParityTree, link: Link, seed: int, scale: float = 2.0) -> LevelTransformer:
+def random_level_model(tree: ParityTree, link: Link, seed: int) -> LevelTransformer:
     model = LevelTransformer(tree.n, tree.k, link, dtype=torch.float64)
-    randomise(model, seed, scale)
+    randomise(model, seed)
     return model
 
 
