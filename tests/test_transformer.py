@@ -47,10 +47,10 @@ def random_level_model(tree: ParityTree, link: Link, seed: int) -> LevelTransfor
     return model
 
 
-def randomise(model: torch.nn.Module, seed: int, scale: float = 2.0) -> None:
+def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed % 2**32)
     for W in model.parameters():
-        torch.nn.init.normal_(W, std=scale, generator=generator)
+        torch.nn.init.normal_(W, std=2.0, generator=generator)
 
 
 def leaves(model: LevelTransformer) -> list[Tensor]:
