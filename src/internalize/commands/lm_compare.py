@@ -65,7 +65,7 @@ class LmCompare:
         quiet_transformers()
 
         from internalize.lm.compare import compare
-        from internalize.lm.workers import How
+        from internalize.lm.jobs import How
 
         out = self.out or default_out("lm-compare")
         if self.out is None:

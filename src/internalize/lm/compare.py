@@ -23,12 +23,12 @@ from internalize.errors import InputError
 from internalize.files import write_json
 from internalize.lm.against import against_linear, explicit_and_after
 from internalize.lm.internalization import SAMPLE, Internalization
+from internalize.lm.jobs import How, LmJob
 from internalize.lm.models import load_tokenizer
 from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_method
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
 from internalize.lm.train import KIND, run_config
-from internalize.lm.workers import How, LmJob
 from internalize.rows import ROWS, first_solved, median_of, over_seeds
 from internalize.runs import Run
 from internalize.workers import run_all
