@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -129,6 +129,7 @@ def test_the_schedule_may_grow():
 # The same, whoever asks
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 40), st.integers(1, 16), st.randoms(use_true_random=False), st.sampled_from(("stages", "counts")))
 def test_any_portion_and_order(start: int, parts: int, order: Any, replay_of: str):
     """Micro-batches in any sizes, processes or order give the rows of the whole batch."""
