@@ -25,6 +25,14 @@ from internalize.runs import Run, find_runs
 from tests.lm_runs import TINY, assert_same_weights, weights, words
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of `TINY`, seed 0."""
+    path = tmp_path_factory.mktemp("tiny") / "run"
+    train(TINY, 0, Run(path))
+    return path
+
+
 def test_options_survive_the_command_line_and_the_config(tmp_path: Path):
     options = replace(TINY, steps=1, eval_every=1, smoothing=4.0, reset_optimizer=True, method="icot")
     assert main(words(options, tmp_path / "run", "--seed", "3")) == 0
@@ -49,16 +57,15 @@ def test_result_and_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert [m["stage"] for m in run.metrics()] == [1, 1, 2, 2, 2]
     assert all(math.isfinite(m["loss"]) for m in run.metrics())
     assert not (run.path / "checkpoint").exists()
-    assert find_runs(tmp_path) != []
     assert [found.path for found in find_runs(tmp_path)] == [run.path]  # the model's config.json is no run
 
 
-def test_same_seed_same_bits_other_seed_others(tmp_path: Path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(TINY, seed, Run(tmp_path / name))
-    assert_same_weights(tmp_path / "a", tmp_path / "b")
+def test_same_seed_same_bits_other_seed_others(tiny: Path, tmp_path: Path):
+    for seed in (0, 1):
+        train(TINY, seed, Run(tmp_path / f"seed-{seed}"))
+    assert_same_weights(tiny, tmp_path / "seed-0")
     with pytest.raises(AssertionError):
-        assert_same_weights(tmp_path / "a", tmp_path / "c")
+        assert_same_weights(tiny, tmp_path / "seed-1")
 
 
 def test_accumulated_parts_make_the_same_update(tmp_path: Path):
@@ -115,15 +122,14 @@ def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.Monke
         train(TINY)
 
 
-def test_bfloat16(tmp_path: Path):
-    train(TINY, 0, Run(tmp_path / "float32"))
+def test_bfloat16(tiny: Path, tmp_path: Path):
     train(replace(TINY, dtype="bfloat16"), 0, Run(tmp_path / "bfloat16"))
     found = weights(tmp_path / "bfloat16")
     assert {tensor.dtype for tensor in found.values()} == {torch.float32}
     assert all(bool(tensor.isfinite().all()) for tensor in found.values())
-    assert_same_weights(tmp_path / "float32", tmp_path / "bfloat16", atol=0.05)
+    assert_same_weights(tiny, tmp_path / "bfloat16", atol=0.05)
     with pytest.raises(AssertionError):
-        assert_same_weights(tmp_path / "float32", tmp_path / "bfloat16")
+        assert_same_weights(tiny, tmp_path / "bfloat16")
 
 
 def test_lora_trains_adapters_only_and_merges_them(tmp_path: Path):
@@ -172,9 +178,8 @@ def test_plan_is_what_training_then_reads(method: Method, removal: Literal["pad"
     assert planned.tokens == pytest.approx(measured["tokens"], rel=within)
 
 
-def test_model_folder_needs_nothing_of_ours(tmp_path: Path):
-    train(TINY, 0, Run(tmp_path / "run"))
-    folder = tmp_path / "run" / "model"
+def test_model_folder_needs_nothing_of_ours(tiny: Path):
+    folder = tiny / "model"
     code = (
         "import sys; sys.modules['internalize'] = None\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
@@ -183,7 +188,7 @@ def test_model_folder_needs_nothing_of_ours(tmp_path: Path):
         "ids = tokenizer('0 1 1 0 1 0 ||', return_tensors='pt')\n"
         "print(tokenizer.decode(model.generate(**ids, max_new_tokens=4)[0]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 1 1 0 1 0 ||")
     assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
