@@ -19,7 +19,6 @@ Nothing is pickled. Reading takes no lock.
 import contextlib
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from filelock import FileLock, Timeout
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
+from internalize.files import LITTER, load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,8 +74,6 @@ _OURS = frozenset(
         ".lock",
     )
 )
-_LITTER = re.compile(r"\..+\.\d+\.tmp")
-"""What `files.write_atomically` leaves behind when it is killed."""
 
 
 class Run:
@@ -153,7 +150,7 @@ class Run:
         """Make the folder this run's, after `check` and under the lock: `begin_runs` does all three."""
         for folder in (self.path, self.path / "checkpoint", self.path / "snapshots"):
             for litter in folder.glob(".*.tmp"):  # of a writer that was killed
-                if _LITTER.fullmatch(litter.name):
+                if LITTER.fullmatch(litter.name):
                     litter.unlink(missing_ok=True)
         if not self.exists:
             write_json(self.path / "env.json", describe_environment())
@@ -171,7 +168,7 @@ class Run:
         """The name of a file that no run has."""
         with reading(self.path):
             names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        return next((name for name in names if name not in _OURS and not _LITTER.fullmatch(name)), None)
+        return next((name for name in names if name not in _OURS and not LITTER.fullmatch(name)), None)
 
     def finish(self, result: Json) -> None:
         """Write the result, and drop the checkpoint that is no longer needed."""

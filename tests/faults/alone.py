@@ -32,6 +32,7 @@ class Alone:
         out = alone.fresh("alone")
         alone.whole = alone.run(out)
         assert alone.whole.status in (0, 1), alone.whole.said  # 1: what so small a run finds does not hold
+        assert alone.whole.calls, alone.whole.said  # it came to its end, and it has written
         alone.content = content(out)
         return alone
 

@@ -53,13 +53,34 @@ class Ended:
 class Child:
     """A command at work in a process of its own."""
 
-    def __init__(self, argv: Sequence[str], below: Path, fault: Fault = Fault()) -> None:  # noqa: B008  (frozen)
+    def __init__(
+        self,
+        argv: Sequence[str],
+        below: Path,
+        fault: Fault = Fault(),  # noqa: B008  (frozen)
+        *,
+        small: bool = True,
+    ) -> None:
         _start_server()
         self._heard = tempfile.TemporaryDirectory(prefix="heard-")
         context = multiprocessing.get_context("forkserver")
         self._began = time.monotonic()
-        self._process = context.Process(target=_in_child, args=(list(argv), below, fault, Path(self._heard.name)))
+        told = (list(argv), below, fault, Path(self._heard.name), small)
+        self._process = context.Process(target=_in_child, args=told)
         self._process.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.is_alive()
+
+    def memory(self) -> int:
+        """Bytes that it has in memory; 0 if it has ended."""
+        try:
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGESIZE")
 
     def kill(self) -> None:
         """kill -9, unless it has ended."""
@@ -73,7 +94,7 @@ class Child:
     def wait_until_stopped(self) -> bool:
         """Whether it was; False if it has ended."""
         end = time.monotonic() + PATIENCE
-        while self._process.is_alive() and time.monotonic() < end:
+        while self.alive and time.monotonic() < end:
             stat = Path(f"/proc/{self._process.pid}/stat")
             if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T":
                 return True
@@ -93,9 +114,9 @@ class Child:
         return Ended(None if status == -signal.SIGKILL else status, said, calls, took)
 
 
-def run(argv: Sequence[str], below: Path, fault: Fault = Fault(), seconds: float = PATIENCE) -> Ended:  # noqa: B008
+def run(argv: Sequence[str], below: Path, *, small: bool = True) -> Ended:
     """A command from its beginning to its end."""
-    return Child(argv, below, fault).wait(seconds)
+    return Child(argv, below, small=small).wait()
 
 
 @cache
@@ -131,14 +152,15 @@ def _start_server() -> None:
             os.environ["LD_PRELOAD"] = before
 
 
-def _in_child(argv: list[str], below: Path, fault: Fault, heard: Path) -> None:
+def _in_child(argv: list[str], below: Path, fault: Fault, heard: Path, small: bool) -> None:
     import torch
 
     from internalize import cli
     from tests.faults.commands import make_small
 
     torch.set_num_threads(1)
-    make_small()
+    if small:
+        make_small()
     for number, name in ((1, "printed"), (2, "said")):
         os.dup2(os.open(heard / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.argv = ["internalize", *argv]

@@ -28,6 +28,8 @@ from internalize.runs import Run, begin_runs
 KIND = "lm-train"
 STAGES: Final = "stages"
 """Of a run folder, with ``keep_stages``: the model at the end of each stage."""
+_TORCH_WRITES: Final = "inline_container"
+"""In the message of a RuntimeError by which torch says that it could not write a file."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,11 @@ def _train(
             work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except (
-            OSError,
-            SafetensorError,
-        ) as error:  # a full disk, a vanished folder: the Trainer writes without asking us
+        except (OSError, SafetensorError, RuntimeError) as error:  # a full disk, a vanished folder: it writes without asking us
+            if isinstance(error, RuntimeError) and _TORCH_WRITES not in str(error):
+                raise
             name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
-            raise InputError(f"cannot write {name}: {reason}") from error
+            raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
         if interrupt.requested and work.callback.ended is None:
             raise Interrupted("--resume goes on")
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
