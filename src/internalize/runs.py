@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -254,12 +254,14 @@ class Run:
             raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
         return load_tensors(path.with_suffix(".safetensors")), state
 
-    def go_back(self, state: Json | None) -> None:
-        """Take the metrics back to where they were at a checkpoint; without one, to the beginning."""
+    def go_back(self, state: Json | None, say: Callable[[str], None] = lambda line: None) -> None:
+        """Take the metrics back to where they were at a checkpoint; without one, to the beginning, and say so."""
         if (self.path / "checkpoint").exists() and not (self.path / "checkpoint").is_dir():
             raise InputError(f"{self.path / 'checkpoint'} is not a folder")
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
+            if state is None and metrics.stat().st_size:
+                say(f"{self.path} has no checkpoint to go on from: it begins anew")
             with writing(metrics):
                 os.truncate(metrics, state["metrics_bytes"] if state else 0)
 

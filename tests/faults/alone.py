@@ -28,7 +28,7 @@ class Alone:
             model = folder / "model"
             if not model.exists():
                 assert run(LM_TRAIN.argv(model), model).status == 0
-        alone = cls(command, own, model, Ended(None, "", 0, 0.0), {})
+        alone = cls(command, own, model, Ended(None, "", 0, 0.0, 0.0), {})
         out = alone.fresh("alone")
         alone.whole = alone.run(out)
         assert alone.whole.status in (0, 1), alone.whole.said  # 1: what so small a run finds does not hold

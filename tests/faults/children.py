@@ -48,6 +48,8 @@ class Ended:
     calls: int
     """That changed something below the folder; 0 if it was killed."""
     seconds: float
+    cpu_seconds: float
+    """Its own, whatever else the machine does; 0 if it was killed."""
 
 
 class Child:
@@ -109,9 +111,9 @@ class Child:
         took, heard = time.monotonic() - self._began, Path(self._heard.name)
         status = self._process.exitcode
         said = (heard / "said").read_text(errors="replace") if (heard / "said").exists() else ""
-        calls = int((heard / "calls").read_text()) if (heard / "calls").exists() else 0
+        counts = (heard / "counts").read_text().split() if (heard / "counts").exists() else ("0", "0")
         self._heard.cleanup()
-        return Ended(None if status == -signal.SIGKILL else status, said, calls, took)
+        return Ended(None if status == -signal.SIGKILL else status, said, int(counts[0]), took, float(counts[1]))
 
 
 def run(argv: Sequence[str], below: Path, *, small: bool = True) -> Ended:
@@ -169,4 +171,4 @@ def _in_child(argv: list[str], below: Path, fault: Fault, heard: Path, small: bo
     try:
         cli.run()
     finally:
-        (heard / "calls").write_text(str(disk.disk_calls()))
+        (heard / "counts").write_text(f"{disk.disk_calls()} {time.process_time()}")

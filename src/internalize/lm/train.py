@@ -90,7 +90,7 @@ def train(
     with contextlib.ExitStack() as held:
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
-        return _train(work, model, run, first, device, processes, checkpoint_steps, report)
+        return _train(work, model, run, first, device, processes, checkpoint_steps, report, say)
 
 
 def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
@@ -114,6 +114,7 @@ def _train(
     processes: int,
     checkpoint_steps: int,
     report: Callable[[Progress], None],
+    say: Callable[[str], None],
 ) -> Json:
     from safetensors import SafetensorError
     from transformers import PrinterCallback, ProgressCallback, Trainer
@@ -130,7 +131,7 @@ def _train(
         )
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)
-        checkpoint = _go_back(run, output, first) if run else None
+        checkpoint = _go_back(run, output, first, say) if run else None
 
         def keep(metrics: Json) -> None:
             if run is not None:
@@ -202,7 +203,7 @@ def _arguments(work: Internalization, output: Path, device: str, processes: int,
     return arguments
 
 
-def _go_back(run: Run, output: Path, first: bool) -> Path | None:
+def _go_back(run: Run, output: Path, first: bool, say: Callable[[str], None]) -> Path | None:
     """The last whole checkpoint, with the metrics taken back to it. One process decides, the others follow."""
     found: list[str | None] = [None]
     if first:
@@ -214,7 +215,7 @@ def _go_back(run: Run, output: Path, first: bool) -> Path | None:
             raise InputError(
                 f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
             )
-        run.go_back(place)
+        run.go_back(place, say)
         for path in output.glob("checkpoint-*"):
             if path not in whole:
                 shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved
