@@ -1,4 +1,4 @@
-"""Language models: Ctrl-C and damage. A resumed run ends with the same bits as one that was left alone. kill -9 is in tests/faults."""
+"""Language models: Ctrl-C and damage; kill -9 is in tests/faults. A resumed run ends with the same bits as one left alone."""
 
 import signal
 import subprocess

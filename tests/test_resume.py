@@ -8,6 +8,7 @@ from pathlib import Path
 
 from internalize.runs import Run
 
+
 def command(out: Path, *more: str) -> list[str]:
     return ["train", "--n", "12", "--k", "8", "--steps", "120", "--eval-samples", "100", "--batch", "100",
             "--eval-every", "7", "--out", str(out), "--resume", *more]  # fmt: skip

@@ -23,7 +23,9 @@ BENCH = FOLDER / "bench.json"
 PHASE = FOLDER / "phase.json"
 FAULTS = FOLDER / "faults.json"
 PARITY, PARITY_30 = FOLDER / "lm-parity.json", FOLDER / "lm-parity-30.json"
-PAGES = tuple(DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README"))
+PAGES = tuple(
+    DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README")
+)
 Row = dict[str, Any]
 
 

@@ -13,7 +13,7 @@ from tests.faults.tally import Tally
 LONG: Final = 10_000
 """Cells."""
 _GROWTH: Final = 48 * 2**20
-"""Bytes that a process may have at its end more than after a tenth of its cells: the rows that wait to be a part, polars' buffers."""
+"""Bytes that a process may have at its end more than after a tenth of its cells: rows that wait to be a part, buffers."""
 _SECONDS: Final = 1.0
 """Of CPU time, in which the long version's store has to open, and `sweep show` to be done."""
 

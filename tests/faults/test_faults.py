@@ -21,21 +21,24 @@ def check(tally: Tally, tried: int) -> None:
     assert tally.tried == tally.survived == tried
 
 
-@pytest.mark.parametrize(("name", "count"), [("train", 4), ("train --seeds", 4), ("solve", 3), ("sweep solve", 4),
-                                             ("sweep train", 4), ("paper", 2), ("lm train", 2), ("lm train adaptive", 1)])  # fmt: skip
-def test_kills(tmp_path: Path, name: str, count: int):
-    check(kills.kill(name, count, 1, tmp_path), count)
+KILLS = {"train": 4, "train --seeds": 4, "solve": 3, "sweep solve": 4, "sweep train": 4, "paper": 1, "lm train": 2}
+WRITES = {"train": 4, "solve": 3, "sweep solve": 4, "compare": 2, "lm train": 3, "lm data": 3}
+MEETINGS = {"train": 2, "sweep solve": 2, "lm train": 1}
 
 
-@pytest.mark.parametrize(("name", "count"), [("train", 4), ("solve", 3), ("sweep solve", 4), ("compare", 2), ("lm train", 3),
-                                             ("lm data", 3)])  # fmt: skip
-def test_failed_writes(tmp_path: Path, name: str, count: int):
-    check(writes.fail(name, count, 1, tmp_path), count)
+@pytest.mark.parametrize("name", KILLS)
+def test_kills(tmp_path: Path, name: str):
+    check(kills.kill(name, KILLS[name], 1, tmp_path), KILLS[name])
 
 
-@pytest.mark.parametrize(("name", "count"), [("train", 2), ("sweep solve", 2), ("lm train", 1)])
-def test_two_processes(tmp_path: Path, name: str, count: int):
-    check(together.meet(name, count, 1, tmp_path), count)
+@pytest.mark.parametrize("name", WRITES)
+def test_failed_writes(tmp_path: Path, name: str):
+    check(writes.fail(name, WRITES[name], 1, tmp_path), WRITES[name])
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_two_processes(tmp_path: Path, name: str):
+    check(together.meet(name, MEETINGS[name], 1, tmp_path), MEETINGS[name])
 
 
 def test_load(tmp_path: Path):
@@ -78,7 +81,10 @@ def test_the_disk_fails_when_it_is_told_to(tmp_path: Path):
     assert difference(found, alone.content) is None
     metrics = json.loads(json.dumps(found["metrics.jsonl"]))
     metrics[1]["loss"] += 1e-7
-    assert difference({**found, "metrics.jsonl": metrics}, alone.content) == "metrics.jsonl is not as it is of a run left alone"
+    assert (
+        difference({**found, "metrics.jsonl": metrics}, alone.content)
+        == "metrics.jsonl is not as it is of a run left alone"
+    )
     assert difference({**found, "x": b""}, alone.content) == "x is left over"
     assert "seconds" in (tmp_path / "train" / "alone" / "result.json").read_text()
     assert "seconds" not in str(content(tmp_path / "train" / "alone"))

@@ -46,7 +46,7 @@ def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
 
 
 def fail(name: str, count: int, seed: int, folder: Path) -> Tally:
-    """Let one command's writes fail: at every call in every way if there are no more than so many, else at some, from first to last."""
+    """Let one command's writes fail: at every call in every way, or at so many of these."""
     alone, dice, tally = Alone.of(name, folder), random.Random(f"{name} {seed}"), Tally(f"failed writes: {name}")
     every = [Fault(action, at + 1) for at in range(alone.whole.calls) for action in FAILURES]
     chosen = sorted(dice.sample(range(len(every)), min(count, len(every))))

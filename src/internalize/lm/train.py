@@ -147,7 +147,11 @@ def _train(
             work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except (OSError, SafetensorError, RuntimeError) as error:  # a full disk, a vanished folder: it writes without asking us
+        except (
+            OSError,
+            SafetensorError,
+            RuntimeError,
+        ) as error:  # a full disk, a vanished folder: it writes without asking us
             if isinstance(error, RuntimeError) and _TORCH_WRITES not in str(error):
                 raise
             name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
