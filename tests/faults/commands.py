@@ -4,7 +4,6 @@ import csv
 import importlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +28,9 @@ class Command:
     """Whether it takes --resume. Without, the same command goes on by itself."""
     file: str = ""
     """What it writes, if that is a file of the folder."""
+    several: bool = False
+    """Whether it keeps several runs, each with a lock of its own: a second process makes those that nobody is at, and the line
+    of a refusal is one for each run."""
 
     def argv(self, out: Path, model: Path | None = None) -> list[str]:
         """To begin in a folder, or to go on there."""
@@ -47,12 +49,12 @@ COMMANDS: Final[dict[str, Command]] = {
         Command("sweep solve", f"sweep solve {CELLS} --jobs 1"),
         Command("sweep train", f"sweep train {TRAINED} --jobs 1"),
         Command("sweep solve --jobs 2", f"sweep solve {CELLS} --jobs 2"),
-        Command("paper", "paper --processes 1", resumes=False),
-        Command("compare", f"compare --methods log-icot none {COMPARE}"),
+        Command("paper", "paper --processes 1", resumes=False, several=True),
+        Command("compare", f"compare --methods log-icot none {COMPARE}", several=True),
         LM_TRAIN,
         Command("lm train adaptive", f"{LM} --method adaptive --advance accuracy --threshold 0.9 --patience 2"),
         Command("lm compare", f"lm compare {TINY} --methods cot none --budget steps --seeds 0:1 --steps 4 --advance steps "
-                "--eval-every 2 --checkpoint-steps 1 --jobs 1"),
+                "--eval-every 2 --checkpoint-steps 1 --jobs 1", several=True),
         Command("lm eval", "lm eval --model MODEL --examples 8", resumes=False),
         Command("lm probe", "lm probe MODEL --examples 64", resumes=False),
         Command("lm plan", f"lm plan {TINY} --steps 8", resumes=False),
@@ -147,11 +149,12 @@ def told(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.strip() and not _PROGRESS.fullmatch(line)]
 
 
-def one_line(said: str, names: Sequence[Path]) -> str | None:
-    """What is wrong with a refusal: it is one line of ours that names one of these paths."""
+def one_line(said: str, path: Path, *, several: bool = False) -> str | None:
+    """What is wrong with a refusal: it is one line of ours that names what is below a path, or several of these."""
     lines = told(said)
-    if len(lines) != 1:
+    if len(lines) != 1 and not (several and lines):
         return f"it said {len(lines)} lines: {' / '.join(lines[:1] + lines[-1:])[:300]!r}"
-    if not lines[0].startswith("internalize: ") or not any(str(name) in lines[0] for name in names):
-        return f"its line does not name {names[0]}: {lines[0]!r}"
+    for line in lines:
+        if not line.startswith("internalize: ") or str(path) not in line:
+            return f"its line does not name {path}: {line!r}"
     return None

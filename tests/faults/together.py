@@ -13,7 +13,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from tests.faults.alone import Alone
-from tests.faults.children import Child, Fault
+from tests.faults.children import Fault
 from tests.faults.commands import one_line
 from tests.faults.tally import Tally
 
@@ -30,8 +30,6 @@ MEETINGS: Final[dict[str, int]] = {
 }
 """Of each command in the long version."""
 LONG: Final = sum(MEETINGS.values())
-SEVERAL: Final = ("paper", "compare", "lm compare")
-"""They keep several runs, each with a lock of its own: a second process makes those that nobody is at."""
 REFUSED: Final = 2
 
 
@@ -49,7 +47,7 @@ def meet(name: str, count: int, seed: int, folder: Path) -> Tally:
         fault = Fault("stop", dice.randint(1, alone.whole.calls))
         out = alone.fresh(f"met-{number}")
         first = alone.begin(out, fault)
-        wrong = _meet(alone, out, first) if first.wait_until_stopped() else f"it never came to call {fault.at}"
+        wrong = _meet(alone, out) if first.wait_until_stopped() else f"it never came to call {fault.at}"
         if wrong is None and number % 2:
             first.kill()
             first.wait()
@@ -67,7 +65,7 @@ def meet(name: str, count: int, seed: int, folder: Path) -> Tally:
     return tally
 
 
-def _meet(alone: Alone, out: Path, first: Child) -> str | None:
+def _meet(alone: Alone, out: Path) -> str | None:
     """What the second does wrong while the first has stopped."""
     held, before = _held(out), _files(out)
     second = alone.run(out)
@@ -77,9 +75,9 @@ def _meet(alone: Alone, out: Path, first: Child) -> str | None:
         return f"the second ended with {second.status}, saying {second.said[-300:]!r}"
     if "in use by another process" not in second.said:
         return f"the second said {second.said[-300:]!r}"
-    if wrong := one_line(second.said, [out]):
+    if wrong := one_line(second.said, out, several=alone.command.several):
         return f"of the second, {wrong}"
-    if alone.command.name not in SEVERAL and _files(out) != before:
+    if not alone.command.several and _files(out) != before:
         return "the second changed something"
     return None
 

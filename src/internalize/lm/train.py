@@ -9,6 +9,7 @@ import copy
 import hashlib
 import os
 import shutil
+import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,6 @@ from internalize.runs import Run, begin_runs
 KIND = "lm-train"
 STAGES: Final = "stages"
 """Of a run folder, with ``keep_stages``: the model at the end of each stage."""
-_TORCH_WRITES: Final = "inline_container"
-"""In the message of a RuntimeError by which torch says that it could not write a file."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,8 @@ def _train(
             OSError,
             SafetensorError,
             RuntimeError,
-        ) as error:  # a full disk, a vanished folder: it writes without asking us
-            if isinstance(error, RuntimeError) and _TORCH_WRITES not in str(error):
+        ) as error:  # a full disk, a vanished folder: it writes without us
+            if isinstance(error, RuntimeError) and not _in_torch_save(error):
                 raise
             name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
             raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
@@ -164,6 +163,13 @@ def _train(
             run.finish(result)  # decides; what follows is only tidying
             shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
     return result
+
+
+def _in_torch_save(error: RuntimeError) -> bool:
+    """Whether torch could not write a file: it has several words for that, and no exception of its own."""
+    import torch
+
+    return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextlib.contextmanager
