@@ -69,8 +69,8 @@ def _meet(alone: Alone, out: Path) -> str | None:
     """What the second does wrong while the first has stopped."""
     held, before = _held(out), _files(out)
     second = alone.run(out)
-    if not held:
-        return None if second.status == REFUSED else alone.wrong(out, second)
+    if not held and second.status == alone.whole.status:
+        return None  # the first has not begun yet, or is past its runs; what they come to shows when both have ended
     if second.status != REFUSED:
         return f"the second ended with {second.status}, saying {second.said[-300:]!r}"
     if "in use by another process" not in second.said:
