@@ -151,7 +151,8 @@ class Run:
         for folder in (self.path, self.path / "checkpoint", self.path / "snapshots"):
             for litter in folder.glob(".*.tmp"):  # of a writer that was killed
                 if LITTER.fullmatch(litter.name):
-                    litter.unlink(missing_ok=True)
+                    with writing(litter):
+                        litter.unlink(missing_ok=True)
         if not self.exists:
             write_json(self.path / "env.json", describe_environment())
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
@@ -239,7 +240,8 @@ class Run:
         """Remove the checkpoints of earlier steps."""
         for path in self._checkpoint_files():
             if int(path.stem) < before:
-                path.unlink(missing_ok=True)
+                with writing(path):
+                    path.unlink(missing_ok=True)
 
     def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
         """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
