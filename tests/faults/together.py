@@ -83,8 +83,10 @@ def _meet(alone: Alone, out: Path) -> str | None:
 
 
 def _held(out: Path) -> bool:
-    """Whether somebody holds a lock of the folder."""
+    """Whether somebody holds a run of the folder that is not finished."""
     for path in out.rglob(".lock"):
+        if (path.parent / "result.json").exists():
+            continue
         try:
             with FileLock(path, timeout=0):
                 pass
