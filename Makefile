@@ -11,7 +11,7 @@ ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/pytho
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: help install paper screenshots bench mutants check format test test-all clean
+.PHONY: help install paper screenshots bench mutants faults check format test test-all clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ bench: $(STAMP)  ## speed and memory as ratios of one run (some minutes; quiet m
 
 mutants: $(STAMP)  ## broken models, each with the certificate that catches it
 	$(BIN)/python -m tests.mutants
+
+faults: $(STAMP)  ## kill -9, full disks, two processes, load: what is survived (an hour)
+	$(BIN)/python -m tests.faults
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .

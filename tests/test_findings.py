@@ -1,11 +1,11 @@
-"""The pages show the stored results of `internalize compare` and `internalize bench`, and nothing else."""
+"""The pages show the stored results of `internalize compare`, `internalize bench` and `make faults`, and nothing else."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
-from tools.findings import BENCH, PAGES, STORED, all_tables, filled
+from tools.findings import BENCH, FAULTS, PAGES, STORED, all_tables, filled
 
 ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 TABLES = all_tables()
@@ -16,7 +16,7 @@ def test_tables_are_the_stored_rows(page: Path):
     text = page.read_text(encoding="utf-8")
     assert filled(text, TABLES) == text
     numbers = {"speed.md": "`solve_over_matmul` | **0.", "finite-n.md": "| 256 | 41715 | 41485 (40239"}
-    numbers["language-models.md"] = "| log-icot | 10 | 10 |"
+    numbers |= {"language-models.md": "| log-icot | 10 | 10 |", "reliability.md": " | 0 |\n"}
     number = numbers.get(page.name, "| 20 of 20 |")
     assert number in text
     changed = text.replace(number, number.replace("0", "1").replace("4", "5"))
@@ -54,3 +54,10 @@ def test_what_the_page_of_speed_rests_on():
         own = measured[f"peak_memory_{n}"]
         assert (own["solved"], own["solve_seconds"] < seconds, own["median"] < 2) == (1.0, True, True)
     assert found["threads"] == 1
+
+
+def test_what_the_page_of_reliability_rests_on():
+    """Nothing was lost: in no kind of fault, and all families were tried."""
+    rows = json.loads(FAULTS.read_text(encoding="utf-8"))["rows"]
+    assert [row for row in rows if row["lost"] or row["survived"] != row["tried"]] == []
+    assert {"kills", "writes", "together", "load"} <= {row["family"] for row in rows}

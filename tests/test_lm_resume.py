@@ -1,6 +1,5 @@
-"""Language models: kill -9, Ctrl-C and damage. A resumed run ends with the same bits as one that was left alone."""
+"""Language models: Ctrl-C and damage; kill -9 is in tests/faults. A resumed run ends with the same bits as one left alone."""
 
-import random
 import signal
 import subprocess
 import sys
@@ -16,32 +15,6 @@ from internalize.lm.callback import PLACE, whole_checkpoints
 from internalize.lm.train import train
 from internalize.runs import Run
 from tests.lm_runs import TINY, content, words
-from tests.test_resume import killed
-
-
-def test_killed_at_random_moments(tmp_path: Path):
-    """Same weights, those kept of every stage among them, same data order; checkpoints neither at evaluations nor at a
-    stage's end.
-    """
-    options = replace(TINY, advance="accuracy", threshold=0.4, stop_at=0.9, steps=60, stage_steps=9, first_steps=20)
-    options = replace(options, keep_stages=True)
-
-    def command(out: Path) -> list[str]:
-        return words(options, out, "--resume", "--checkpoint-steps", "5")
-
-    assert not killed(command(tmp_path / "warm-up"), 300)
-    began = time.monotonic()
-    assert not killed(command(tmp_path / "left-alone"), 300)
-    whole = time.monotonic() - began
-    assert content(Run(tmp_path / "left-alone"))[0].keys() == {"model", "stage-1", "stage-2"}
-    moments = random.Random(0)
-    count = attempt = 0
-    while count < 8:
-        attempt += 1
-        out = tmp_path / f"killed-{attempt}"
-        while killed(command(out), moments.uniform(0.3 * whole, whole)):
-            count += 1
-        assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
 
 
 def test_ctrl_c_saves_and_resumes(tmp_path: Path):

@@ -3,10 +3,8 @@
 import functools
 import json
 import multiprocessing
-import random
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,10 @@ from internalize.parity.algorithm import solve
 from internalize.parity.train import train
 from internalize.sweep import CellJob, keep_where, read_cells, success_rates, sweep, varied
 from internalize.workers import run_all
-from tests.test_resume import killed
 
 GRID = ["n=8,12", "k=4", "samples=60,300", "test_samples=50"]
 TRAINED = ["n=6", "k=2,4", "steps=3", "batch=20", "eval_samples=40"]
 ALONE = functools.partial(run_all, processes=1)
-
-
-def words(out: Path, seeds: str = "0:20", *more: str) -> list[str]:
-    return ["sweep", "solve", *GRID, "--seeds", seeds, "--jobs", "1", "--out", str(out), "--resume", *more]
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -152,28 +145,6 @@ def test_store_of_a_writer_that_was_killed(tmp_path: Path):
         read_cells(tmp_path)
     with pytest.raises(InputError, match="has no sweep.json"):
         read_cells(tmp_path / "nowhere")
-
-
-def test_parent_killed_at_random_moments(tmp_path: Path):
-    """No cell that was there before a kill is computed again: even its seconds are the same."""
-    assert not killed(words(tmp_path / "warm-up", "0:1"), 300)  # starts the server that later processes fork from
-    began = time.monotonic()
-    assert not killed(words(tmp_path / "alone"), 300)
-    whole, moments = time.monotonic() - began, random.Random(0)
-    before, kills = pl.DataFrame(), 0
-    while kills < 5 and killed(words(tmp_path / "killed"), moments.uniform(0.2, 0.6) * whole):
-        kills += 1
-        if not (tmp_path / "killed" / "sweep.json").exists():
-            continue
-        now = read_cells(tmp_path / "killed")
-        assert now["cell"].n_unique() == now.height
-        assert before.is_empty() or now.filter(pl.col("cell").is_in(before["cell"].to_list())).equals(before)
-        before = now
-    assert kills >= 1
-    assert not killed(words(tmp_path / "killed"), 300)
-    assert rows(tmp_path / "killed") == rows(tmp_path / "alone")
-    parts = pl.read_parquet(tmp_path / "killed" / "cells" / "*.parquet")
-    assert (parts.height, parts["cell"].n_unique()) == (80, 80)
 
 
 def test_workers_killed(tmp_path: Path):

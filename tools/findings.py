@@ -1,6 +1,6 @@
-"""The tables of docs/findings.md, docs/speed.md and docs/language-models.md, of phase diagrams in docs/finite-n.md and of the
-README, from the stored results of `internalize compare`, `bench`, `sweep show` and `lm compare`: `python tools/findings.py` writes
-them in.
+"""The tables of docs/findings.md, docs/speed.md, docs/language-models.md and docs/reliability.md, of phase diagrams in
+docs/finite-n.md and of the README, from the stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and
+`make faults`: `python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
@@ -22,8 +22,11 @@ DOCS = Path(__file__).parents[1] / "docs"
 STORED = FOLDER / "compare.json"
 BENCH = FOLDER / "bench.json"
 PHASE = FOLDER / "phase.json"
+FAULTS = FOLDER / "faults.json"
 PARITY, PARITY_30 = FOLDER / "lm-parity.json", FOLDER / "lm-parity-30.json"
-PAGES = tuple(DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "../README"))
+PAGES = tuple(
+    DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README")
+)
 Row = dict[str, Any]
 
 
@@ -159,6 +162,17 @@ HALF: Columns = {
     "deviation (95 %)": deviation,
 }
 
+SURVIVED: Columns = {
+    "fault": lambda row: row["what"],
+    **{name: lambda row, name=name: columns.number(row[name]) for name in ("tried", "survived", "lost")},
+}
+
+
+def with_total(rows: list[Row]) -> list[Row]:
+    """The rows of the fault campaign, and what they come to."""
+    counts = ("tried", "survived", "lost")
+    return [*rows, {"what": "all", **{name: sum(row[name] for row in rows) for name in counts}}]
+
 
 def bench_tables(found: Row) -> dict[str, str]:
     """The tables of the bench and its profiles."""
@@ -173,10 +187,11 @@ def bench_tables(found: Row) -> dict[str, str]:
 
 def all_tables() -> dict[str, str]:
     """Every table, by its name, from what is stored."""
-    rows, found, phase, parity, parity_30 = (
-        json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE, PARITY, PARITY_30)
+    rows, found, phase, faults, parity, parity_30 = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE, FAULTS, PARITY, PARITY_30)
     )
     others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {"phase": (HALF, phase["half"])}
+    others["faults"] = (SURVIVED, with_total(faults["rows"]))
     others |= dict.fromkeys(("lm-parity", "lm-parity-summary"), (columns.LANGUAGE, parity["rows"]))
     others["lm-parity-30"] = (columns.LANGUAGE, parity_30["rows"])
     return tables(rows["rows"]) | bench_tables(found) | _written(others)

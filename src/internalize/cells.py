@@ -5,11 +5,12 @@
 | `sweep.json`              | version and kind; its presence makes the folder a sweep's                               |
 | `env.json`                | what the sweep was begun on                                                             |
 | `cells/part-….parquet`    | finished cells, some hundreds a part; a part never changes                              |
-| `journal.jsonl`           | cells finished since, a line each, written as each arrives; sealed into the next part   |
+| `journal.jsonl`           | cells finished since, in lines as they arrive, a cell or a set; sealed into the next part |
 | `.lock`                   | held by the process that writes                                                         |
 
-A cell is in the store from the moment its line is whole. Killed between a part and the end of its journal, the store has
-rows in both: a reader drops the second, and the next writer empties the journal. There is one writer, so no cell is added twice.
+A cell is in the store from the moment its line is whole, those computed together all at once. Killed between a part and the end
+of its journal, the store has rows in both: a reader drops the second, and the next writer empties the journal. There is one
+writer, so no cell is added twice.
 """
 
 import contextlib
@@ -34,6 +35,8 @@ STORE: Final = "sweep.json"
 """The file whose presence makes a folder a sweep's."""
 ROWS_A_PART: Final = 1000
 _SECONDS_A_SYNC: Final = 1.0
+_TOGETHER: Final = "cells"
+"""In a line of the journal: the rows that were added together."""
 _OURS: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
 
 Json = dict[str, Any]
@@ -82,13 +85,13 @@ class CellStore:
         return sorted((self.path / "cells").glob("part-*.parquet"))
 
     def _journal(self) -> list[Json]:
-        """The lines that are whole."""
+        """The rows of the lines that are whole."""
         path = self.path / "journal.jsonl"
         if not path.exists():
             return []
         with reading(path):
             lines = path.read_bytes().split(b"\n")[:-1]
-        return [parse_json(line, path) for line in lines]
+        return [row for line in lines for row in _rows_of(parse_json(line, path))]
 
     def _as_frame(self, rows: Sequence[Json]) -> "pl.DataFrame":
         import polars as pl
@@ -119,12 +122,12 @@ class CellStore:
                 self._seal()
 
     def add(self, rows: Sequence[Json]) -> None:
-        """Some more finished cells."""
+        """Some more finished cells, all of them or none: those trained together would else have other company next time."""
         new: list[Json] = [{name: row.get(name) for name in self.schema} for row in rows]
         path = self.path / "journal.jsonl"
         assert self._known.isdisjoint(row["cell"] for row in new), "a cell was computed twice"
         with writing(path), path.open("ab") as file:
-            file.write(_lines(new))
+            file.write(_lines(new if len(new) == 1 else [{_TOGETHER: new}]))
             if time.monotonic() - self._synced > _SECONDS_A_SYNC:
                 file.flush()
                 os.fsync(file.fileno())
@@ -176,6 +179,11 @@ def kind_of(path: Path) -> str:
             f"{path / 'sweep.json'} has version {found.get('version')!r}; this package reads version {VERSION}"
         )
     return str(found.get("kind"))
+
+
+def _rows_of(line: Json) -> list[Json]:
+    """One cell, or several that were added together."""
+    return line.get(_TOGETHER, [line])
 
 
 def _lines(rows: Sequence[Json]) -> bytes:

@@ -1,18 +1,23 @@
 """Files written whole or not at all, and read with errors that say what is wrong with them."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from internalize.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LITTER: Final = re.compile(r"\..+\.(\d+)\.tmp")
+"""What `write_atomically` leaves behind when it is killed, with the number of its process."""
 
 
 @contextlib.contextmanager
@@ -34,8 +39,11 @@ def reading(path: Path) -> Generator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, and rename over it."""
+    """Write beside the file, flush to the disk, and rename over it. What a killed process has left there goes."""
     with writing(path):
+        for litter in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            if (whose := LITTER.fullmatch(litter.name)) and not _is_alive(int(whose[1])):
+                litter.unlink(missing_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with beside.open("wb") as file:
@@ -45,6 +53,15 @@ def write_atomically(path: Path, content: bytes) -> None:
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether there is such a process, on this machine."""
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)  # there is, and it is somebody else's
+    return True
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

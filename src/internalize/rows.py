@@ -66,7 +66,7 @@ def keep_rows(out: Path, of: str, rows: Sequence[Json]) -> list[Json]:
         out.mkdir(parents=True, exist_ok=True)
     marked: list[Json] = [{"of": of, **row} for row in rows]
     own = {_subject(row) for row in marked}
-    with FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
+    with writing(path), FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
         try:
             others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if path.exists() else []
         except (KeyError, TypeError):

@@ -19,10 +19,9 @@ Nothing is pickled. Reading takes no lock.
 import contextlib
 import json
 import os
-import re
 import shutil
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -31,7 +30,7 @@ from filelock import FileLock, Timeout
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
+from internalize.files import LITTER, load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,8 +74,6 @@ _OURS = frozenset(
         ".lock",
     )
 )
-_LITTER = re.compile(r"\..+\.\d+\.tmp")
-"""What `files.write_atomically` leaves behind when it is killed."""
 
 
 class Run:
@@ -153,8 +150,9 @@ class Run:
         """Make the folder this run's, after `check` and under the lock: `begin_runs` does all three."""
         for folder in (self.path, self.path / "checkpoint", self.path / "snapshots"):
             for litter in folder.glob(".*.tmp"):  # of a writer that was killed
-                if _LITTER.fullmatch(litter.name):
-                    litter.unlink(missing_ok=True)
+                if LITTER.fullmatch(litter.name):
+                    with writing(litter):
+                        litter.unlink(missing_ok=True)
         if not self.exists:
             write_json(self.path / "env.json", describe_environment())
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
@@ -171,7 +169,7 @@ class Run:
         """The name of a file that no run has."""
         with reading(self.path):
             names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        return next((name for name in names if name not in _OURS and not _LITTER.fullmatch(name)), None)
+        return next((name for name in names if name not in _OURS and not LITTER.fullmatch(name)), None)
 
     def finish(self, result: Json) -> None:
         """Write the result, and drop the checkpoint that is no longer needed."""
@@ -242,7 +240,8 @@ class Run:
         """Remove the checkpoints of earlier steps."""
         for path in self._checkpoint_files():
             if int(path.stem) < before:
-                path.unlink(missing_ok=True)
+                with writing(path):
+                    path.unlink(missing_ok=True)
 
     def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
         """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
@@ -257,12 +256,14 @@ class Run:
             raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
         return load_tensors(path.with_suffix(".safetensors")), state
 
-    def go_back(self, state: Json | None) -> None:
-        """Take the metrics back to where they were at a checkpoint; without one, to the beginning."""
+    def go_back(self, state: Json | None, say: Callable[[str], None] = lambda line: None) -> None:
+        """Take the metrics back to where they were at a checkpoint; without one, to the beginning, and say so."""
         if (self.path / "checkpoint").exists() and not (self.path / "checkpoint").is_dir():
             raise InputError(f"{self.path / 'checkpoint'} is not a folder")
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
+            if state is None and metrics.stat().st_size:
+                say(f"{self.path} has no checkpoint to go on from: it begins anew")
             with writing(metrics):
                 os.truncate(metrics, state["metrics_bytes"] if state else 0)
 

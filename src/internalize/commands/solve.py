@@ -81,6 +81,7 @@ class Solve:
                     resume=self.resume,
                     snapshots=self.snapshots,
                     on_stage=on_stage,
+                    say=say,
                 )
                 rows.append({**result.to_json(), "seed": seed, "out": str(folder)})
         if not first:

@@ -197,12 +197,17 @@ class Asking:
 
 def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None:
     """Write a model folder, whole or not at all: safetensors, config, tokenizer, and how to ask it."""
+    from safetensors import SafetensorError
+
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     beside = folder.with_name(f".{folder.name}.tmp")
     with writing(folder):
         shutil.rmtree(beside, ignore_errors=True)
-        model.save_pretrained(beside)
+        try:
+            model.save_pretrained(beside)
+        except SafetensorError as error:  # it wraps what the disk said
+            raise InputError(f"cannot write {folder}: {error}") from error
         tokenizer.save_pretrained(beside)
         write_json(beside / OURS, asking.as_json())
         shutil.rmtree(folder, ignore_errors=True)

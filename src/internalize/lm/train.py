@@ -9,6 +9,7 @@ import copy
 import hashlib
 import os
 import shutil
+import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -87,7 +88,7 @@ def train(
     with contextlib.ExitStack() as held:
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
-        return _train(work, model, run, first, device, processes, checkpoint_steps, report)
+        return _train(work, model, run, first, device, processes, checkpoint_steps, report, say)
 
 
 def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
@@ -111,6 +112,7 @@ def _train(
     processes: int,
     checkpoint_steps: int,
     report: Callable[[Progress], None],
+    say: Callable[[str], None],
 ) -> Json:
     from safetensors import SafetensorError
     from transformers import PrinterCallback, ProgressCallback, Trainer
@@ -127,7 +129,7 @@ def _train(
         )
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)
-        checkpoint = _go_back(run, output, first) if run else None
+        checkpoint = _go_back(run, output, first, say) if run else None
 
         def keep(metrics: Json) -> None:
             if run is not None:
@@ -146,9 +148,12 @@ def _train(
         except (
             OSError,
             SafetensorError,
-        ) as error:  # a full disk, a vanished folder: the Trainer writes without asking us
+            RuntimeError,
+        ) as error:  # a full disk, a vanished folder: it writes without us
+            if isinstance(error, RuntimeError) and not _in_torch_save(error):
+                raise
             name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
-            raise InputError(f"cannot write {name}: {reason}") from error
+            raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
         if interrupt.requested and work.callback.ended is None:
             raise Interrupted("--resume goes on")
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
@@ -157,6 +162,13 @@ def _train(
             run.finish(result)  # decides; what follows is only tidying
             shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
     return result
+
+
+def _in_torch_save(error: RuntimeError) -> bool:
+    """Whether torch could not write a file: it has several words for that, and no exception of its own."""
+    import torch
+
+    return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextlib.contextmanager
@@ -200,7 +212,7 @@ def _arguments(work: Internalization, output: Path, device: str, processes: int,
     return arguments
 
 
-def _go_back(run: Run, output: Path, first: bool) -> Path | None:
+def _go_back(run: Run, output: Path, first: bool, say: Callable[[str], None]) -> Path | None:
     """The last whole checkpoint, with the metrics taken back to it. One process decides, the others follow."""
     found: list[str | None] = [None]
     if first:
@@ -212,7 +224,7 @@ def _go_back(run: Run, output: Path, first: bool) -> Path | None:
             raise InputError(
                 f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
             )
-        run.go_back(place)
+        run.go_back(place, say)
         for path in output.glob("checkpoint-*"):
             if path not in whole:
                 shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved

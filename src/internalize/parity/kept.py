@@ -33,6 +33,7 @@ def solve_kept(
     resume: bool = False,
     snapshots: bool = False,
     on_stage: Callable[[Solving], None] = lambda solving: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> SolveResult:
     """Run Algorithm 1 and keep it in ``run``; a finished run is read, an unfinished one continued.
 
@@ -42,6 +43,7 @@ def solve_kept(
         resume: continue a run that was begun.
         snapshots: keep every stage's weights, and its step before rounding.
         on_stage: called after each stage.
+        say: called with a line if a run that was begun has to begin anew.
 
     Raises:
         Interrupted: after Ctrl-C, with all finished stages saved.
@@ -69,7 +71,7 @@ def solve_kept(
         on_stage(solving)
 
     with begin_runs([run], "solve", [config], resume=resume):
-        known = (read_solved(run), None) if run.finished else (None, _load(run, tree, form))
+        known = (read_solved(run), None) if run.finished else (None, _load(run, tree, form, say))
         finished, begun = _from_the_first(known)
         if finished:
             return finished
@@ -104,10 +106,10 @@ def read_solved(run: Run) -> SolveResult:
         raise InputError(f"{run.path / 'result.json'} is not the result of a solve: {error}") from None
 
 
-def _load(run: Run, tree: ParityTree, form: Form) -> Solving | None:
+def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) -> Solving | None:
     steps = run.checkpoint_steps()
     if not steps:
-        run.go_back(None)
+        run.go_back(None, say)
         return None
     tensors, state = run.load_checkpoint(max(steps))
     weights = tuple(read_weights(tensors, tree.levels, form, run.path / "checkpoint"))

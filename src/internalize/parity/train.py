@@ -60,7 +60,7 @@ def train(
         snapshots: keep the weights of every evaluation: of all runs, or of those with these seeds.
         resume: continue runs that were begun; finished ones are returned as they are.
         report: called at every evaluation.
-        say: called with a line if a resumed run will not end with the bits that it would have had.
+        say: called with a line if a resumed run begins anew, or will not end with the bits that it would have had.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -137,7 +137,7 @@ def _restore(training: Training, runs: Sequence[Run], step: int | None, say: Cal
     """Put the training where the runs' checkpoints of that step are. Everything is checked before anything is changed."""
     if step is None:
         for run in runs:
-            run.go_back(None)
+            run.go_back(None, say)
         return
     loaded = [run.load_checkpoint(step) for run in runs]
     for run, (tensors, state) in zip(runs, loaded, strict=True):
