@@ -34,8 +34,10 @@ def reading(path: Path) -> Generator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, and rename over it."""
+    """Write beside the file, flush to the disk, and rename over it. What is there and no file (a device, a pipe) stays."""
     with writing(path):
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot write {path}: it is there and is no regular file")
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with beside.open("wb") as file:
