@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import resource
 import signal
 import tempfile
@@ -22,6 +23,10 @@ LIMIT: Final = 30.0
 """Seconds after which a command hangs."""
 _MEMORY: Final = 6 * 2**30
 """Bytes that a command may take beyond what this process has: what asks for more must be refused, not tried."""
+
+
+_REMARK: Final = re.compile(r"internalize: |[a-z][^|]*: [\d.]+/[\d.]+  ")
+"""What may come before the line that says why: what a user should know, and progress."""
 
 
 class _TooLong(BaseException):
@@ -70,11 +75,11 @@ def complaints(argv: Sequence[str], answer: Answer, *names: str) -> list[str]:
         found.append(f"status {answer.status}")
     several = argv[:1] == ["compare"] or argv[:2] == ["lm", "compare"]  # tell of every run that was refused
     if answer.status == cli.WRONG:
-        lines = answer.err.splitlines()
-        if not lines or not lines[-1].startswith("internalize: ") or (len(lines) > 1 and not several):
-            found.append(f"{len(lines)} lines on standard error: {answer.err[:300]!r}")
-        if names and not any(name in answer.err for name in names if name):
-            found.append(f"none of {names} is named: {answer.err[:300]!r}")
+        *before, last = answer.err.splitlines() or [""]
+        if not last.startswith("internalize: ") or not all(map(_REMARK.match, before)):
+            found.append(f"not a line that says why: {answer.err[:300]!r}")
+        if names and not any(shown in last for name in names for shown in (name or "''", repr(name)[1:-1] or "''")):
+            found.append(f"none of {names} is named: {last[:300]!r}")
         if answer.out and not several:
             found.append(f"{answer.out[:60]!r} on standard output")
     if "Traceback" in answer.err:

@@ -4,6 +4,7 @@ The options are read off the commands' own dataclasses, so a new one is asked ab
 is bounded by `TINY`; commands that would take minutes whatever one asks (`DOOMED`) are always asked for something impossible.
 """
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -58,8 +59,8 @@ TINY: Final[Mapping[Path_, Mapping[str, Sequence[str]]]] = {
     ("lm", "data"): {"data": ("parity:n=6,k=4", "multiply:digits=2", "hops:hops=2"), "count": ("1", "3")},
     ("lm", "plan"): _SMALL_LM,
     ("lm", "train"): _SMALL_LM,
-    ("lm", "eval"): {"model": ("../made/lm", "../made/lm/model"), "examples": ("1", "4")},
-    ("lm", "probe"): {"run": ("../made/lm", "../made/lm/model"), "examples": ("64",)},
+    ("lm", "eval"): {"model": ("../made/lm", "../made/lm/model"), "examples": ("1", "4"), "data": ("data.txt",)},
+    ("lm", "probe"): {"run": ("../made/lm",), "examples": ("64",), "data": ("data.txt",)},
     ("lm", "compare"): {**_SMALL_LM, "methods": ("log-icot",), "budget": ("steps",), "seeds": ("0",), "jobs": ("1",)},
 }
 """What a command is always given, so that it ends within a second."""
@@ -106,8 +107,6 @@ class Option:
     name: str
     kind: Any
     positional: bool
-    paired: bool
-    """Of switches: there is a --no-….”"""
 
     @property
     def word(self) -> str:
@@ -164,8 +163,7 @@ def _options(of: type) -> Iterator[Option]:
             yield from _options(kind)  # pyright: ignore[reportArgumentType]
         elif tyro.conf.Suppress not in marks and not any("Suppress" in mark for mark in shown):
             positional = any("Positional" in mark for mark in shown)
-            paired = not any("FlagCreatePairsOff" in mark for mark in shown)
-            yield Option(field.name, kind, positional, paired)
+            yield Option(field.name, kind, positional)
 
 
 def _typical(option: Option) -> st.SearchStrategy[list[str]]:
@@ -198,10 +196,11 @@ def _absurd(option: Option) -> st.SearchStrategy[list[str]]:
 
 @dataclass(frozen=True)
 class Line:
-    """A command line, and what is wrong with it if anything is: one of these is in the message."""
+    """A command line; what is wrong with it, if that is known, for the message to name; and whether nothing is."""
 
     argv: list[str]
     wrong: tuple[str, ...] = ()
+    right: bool = False
 
 
 @st.composite
@@ -220,30 +219,27 @@ def lines(draw: st.DrawFn) -> Line:
     words: list[str] = []
     for name, values in TINY[path].items():
         words += options[name].given(draw(st.sampled_from(values)).split(" "))
-    free = sorted(options.keys() - TINY[path].keys() - {"out", "json"})
-    for name in draw(st.lists(st.sampled_from(free), max_size=3, unique=True)) if free else ():
-        words += draw(_typical(options[name]))
     if "out" in options and draw(st.integers(0, 3)):
         words += ["--out", "out"]
     words += ["--json"] * draw(st.booleans())
-    wrong: tuple[str, ...] = ()
-    match draw(st.integers(0, 7)):
+    tiny = len(words)
+    free = sorted(options.keys() - TINY[path].keys() - {"out", "json"})
+    for name in draw(st.lists(st.sampled_from(free), max_size=3, unique=True)) if free and draw(st.booleans()) else ():
+        words += draw(_typical(options[name]))
+    plain = len(words) == tiny and path not in DOOMED
+    option = options[draw(st.sampled_from(sorted(options)))]
+    wrong: list[str] = []
+    match draw(st.integers(0, 6)):
         case 0:
-            wrong = (draw(st.sampled_from(("--nothing", "--jsn", "-x", "nothing"))),)
-            words += wrong
-        case 1:
-            option = options[draw(st.sampled_from(sorted(options)))]
-            if not option.positional and option.kind is not bool and not option.many:
-                words += [option.word]
-                wrong = (option.word,)
-        case 2 | 3 | 4 | 5:
-            option = options[draw(st.sampled_from(sorted(options)))]
-            given = draw(_absurd(option))
-            words += given
-            wrong = (option.name, option.word, *(word for word in given if word.strip()))
+            wrong = [draw(st.sampled_from(("--nothing", "--jsn", "-x", "nothing")))]
+        case 1 if not option.positional and option.kind is not bool and not option.many:
+            wrong = [option.word]
+        case 2 | 3 | 4:
+            wrong = draw(_absurd(option))
         case _:
             pass
-    return Line([*path, *words, *DOOMED.get(path, ())], (*wrong, *(("repeats", "processes") if path in DOOMED and wrong else ())))
+    words += [*wrong, *DOOMED.get(path, ())]
+    return Line([*path, *words], (option.name, *wrong) if wrong and plain else (), plain and not wrong)
 
 
 class Asked:
@@ -261,7 +257,11 @@ class Asked:
         """Ask a line, and say what was wrong about the answer."""
         before = tree(*self.own, self.folder / "made")
         answer = ask(line.argv)
-        return [*complaints(line.argv, answer, *line.wrong), *self.left(line, before, answer)]
+        names = line.wrong or (*line.argv, *(word.lstrip("-").replace("-", "_") for word in line.argv), "[PATH]")
+        found = [*complaints(line.argv, answer, *names), *self.left(line, before, answer)]
+        if line.right and answer.status == cli.WRONG:
+            found.append(f"refused, and nothing is wrong with it: {answer.err!r}")
+        return found
 
     def left(self, line: Line, before: Mapping[str, str], answer: Answer) -> list[str]:
         """What a line has changed outside of what it was told to make; everything is put back."""
@@ -296,6 +296,7 @@ def _meet(path: Path, place: Path) -> bool:
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
     """So many lines in this process, a sample of them as processes of their own, and documents for --resume to read."""
+    importlib.import_module("internalize.figures.phase")  # so that what matplotlib keeps in HOME is not taken for ours
     with rooms(folder) as own:
         asked = Asked(folder, own)
         yield _each("generated command lines", lines(), count, seed, asked.answer)
@@ -304,6 +305,7 @@ def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
 def _each(what: str, strategy: st.SearchStrategy[Any], count: int, seed: int, judge: Callable[[Any], list[str]]) -> Tally:
     """So many of what a strategy draws, each judged."""
     tally = Tally(what)
+    asked: set[str] = set()
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -316,6 +318,8 @@ def _each(what: str, strategy: st.SearchStrategy[Any], count: int, seed: int, ju
     )
     @hypothesis.given(strategy)
     def run(drawn: Any) -> None:
+        hypothesis.assume(str(drawn) not in asked)  # hypothesis likes to draw alike
+        asked.add(str(drawn))
         tally.tried += 1
         found = judge(drawn)
         if found:
