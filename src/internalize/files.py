@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,36 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a finite number")
     return number
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a digest of itself, so that damage is noticed."""
+    return {**value, "sha256": _json_digest(value)}
+
+
+def check_seal(value: Mapping[str, Any], path: Path) -> None:
+    """Refuse an object that is not what it was sealed as. One without a digest is taken."""
+    if "sha256" in value and value["sha256"] != _json_digest({k: v for k, v in value.items() if k != "sha256"}):
+        raise InputError(f"{path} is damaged: it does not have the digest that it was written with")
+
+
+def _json_digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+_LARGE = 2**30
+
+
+def file_digests(paths: Iterable[Path]) -> dict[str, str]:
+    """What each file is known by, by its name: its digest, or its size if reading it would take as long as writing it."""
+    digests: dict[str, str] = {}
+    for path in sorted(paths):
+        if (size := path.stat().st_size) > _LARGE:
+            digests[path.name] = f"{size} bytes"
+            continue
+        with path.open("rb") as file:
+            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:

@@ -31,7 +31,17 @@ from filelock import FileLock, Timeout
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
+from internalize.files import (
+    check_seal,
+    load_tensors,
+    parse_json,
+    read_json,
+    reading,
+    save_tensors,
+    sealed,
+    write_json,
+    writing,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -232,7 +242,7 @@ class Run:
                 with metrics.open("rb") as file:
                     os.fsync(file.fileno())  # the checkpoint speaks of these bytes, so they must not be lost after it
         save_tensors(folder / f"{step:08d}.safetensors", tensors)
-        write_json(folder / f"{step:08d}.json", {**state, "step": step, "metrics_bytes": size})
+        write_json(folder / f"{step:08d}.json", sealed({**state, "step": step, "metrics_bytes": size}))
 
     def checkpoint_steps(self) -> set[int]:
         """Steps at which there is a whole checkpoint."""
@@ -248,6 +258,7 @@ class Run:
         """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
         path = self.path / "checkpoint" / f"{step:08d}.json"
         state = read_json(path)
+        check_seal(state, path)
         size = state.get("metrics_bytes")
         if state.get("step") != step or type(size) is not int or size < 0:
             raise InputError(f"{path} is damaged: its step is {state.get('step')!r}, its metrics_bytes {size!r}")

@@ -188,8 +188,9 @@ def _absurd(option: Option) -> st.SearchStrategy[list[str]]:
         one = st.sampled_from(PATHS)
     else:
         large = () if option.name in PATIENT else LARGE_NUMBERS
-        one = st.sampled_from((*WORDS, *SMALL_NUMBERS, *large, *SPECIFIC.get(option.name, ())))
-        one |= st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+        small = ("-1", "0", "nan") if option.name == "jobs" else SMALL_NUMBERS  # processes take seconds to begin
+        one = st.sampled_from((*WORDS, *small, *large, *SPECIFIC.get(option.name, ())))
+        one |= st.text(st.characters(exclude_categories=["Cs", "Nd"], exclude_characters="\0"), max_size=6)
     values = st.lists(one, max_size=3) if option.many else one.map(lambda value: [value])
     return values.map(option.given)
 

@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 from typing import Final
 
+import polars as pl
+
 from internalize.interrupt import Interrupted
 from internalize.lm import LmTrainOptions
 from internalize.lm.quiet import quiet_transformers
@@ -79,6 +81,9 @@ def make(folder: Path, *, language: bool = True) -> None:
         solve_kept(SOLVE, Run(folder / "solve-begun"), on_stage=stop_solving)
     for argv in ([*SWEEP, "--out", str(folder / "sweep")], [*COMPARE, "--out", str(folder / "compare")]):
         assert ask(argv).status in (0, 1), argv
+    (part,) = (folder / "sweep" / "cells").iterdir()
+    rows = pl.read_parquet(part).to_dicts()  # in both, as after a kill between a part and the end of its journal
+    (folder / "sweep" / "journal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if language:
         quiet_transformers()
         lm_train(LM, 0, Run(folder / "lm"))

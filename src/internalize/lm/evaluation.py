@@ -87,7 +87,6 @@ def open_subject(
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
     data = data or (asking.data if asking else "")
     model, tokenizer = load_model(where)
-    check_weights(where, model)
     if asking:
         text, stages, found = as_asked(where, asking, model, tokenizer, found, say)
     else:
@@ -238,13 +237,6 @@ def _source(asking: Asking) -> Literal["given", "graph", "steps", "tokens"]:
             return asking.levels
         case other:
             raise InputError(f"{OURS} is damaged: levels={other!r} is not given, graph, steps or tokens")
-
-
-def check_weights(folder: Path, model: Any) -> None:
-    """Refuse weights that are not finite: whatever came out would be no answer."""
-    for name, weights in model.named_parameters():
-        if not bool(weights.isfinite().all()):
-            raise InputError(f"{folder}: {name} has entries that are not finite")
 
 
 def _check_length(folder: Path, model: Any, stages: TextStages, chains: Sequence[Chain], say: Say) -> None:

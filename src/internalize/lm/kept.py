@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat
-from internalize.lm.evaluation import as_asked, check_weights, our_run, run_source
+from internalize.lm.evaluation import as_asked, our_run, run_source
 from internalize.lm.example import Example
 from internalize.lm.models import OURS, Asking, load_model, positions_of
 from internalize.lm.removal import TextStages
@@ -42,7 +42,6 @@ class Kept:
     def model(self, stage: int) -> Any:
         """The model of a stage, ready to be read."""
         model, _ = load_model(self.folders[stage])
-        check_weights(self.folders[stage], model)
         return model.to(self.device).float().eval()
 
 
