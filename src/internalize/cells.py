@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import parse_json, read_json, reading, write_atomically, write_json, writing
+from internalize.files import parse_json, present, read_json, reading, write_atomically, write_json, writing
 from internalize.runs import Run
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class CellStore:
     def _journal(self) -> list[Json]:
         """The lines that are whole."""
         path = self.path / "journal.jsonl"
-        if not path.exists():
+        if not present(path):
             return []
         with reading(path):
             lines = path.read_bytes().split(b"\n")[:-1]
@@ -109,7 +109,7 @@ class CellStore:
                 for folder in (self.path, self.path / "cells"):
                     for litter in folder.glob(".*.tmp"):  # of a writer that was killed
                         litter.unlink(missing_ok=True)
-            if not (self.path / STORE).exists():
+            if not present(self.path / STORE):
                 write_json(self.path / "env.json", describe_environment())
                 write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
             self._recover()
@@ -136,7 +136,7 @@ class CellStore:
 
     def _check(self, *, resume: bool) -> None:
         """Refuse a folder that cannot become this sweep's."""
-        if (self.path / STORE).exists():
+        if present(self.path / STORE):
             if (kind := kind_of(self.path)) != self.kind:
                 raise InputError(f"{self.path} holds a sweep of `{kind}`, not of `{self.kind}`; choose another --out")
             if not resume:
@@ -168,7 +168,7 @@ class CellStore:
 
 def kind_of(path: Path) -> str:
     """What the cells of a sweep are: train or solve."""
-    if not (path / STORE).is_file():
+    if not present(path / STORE):
         raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json")
     found = read_json(path / STORE)
     if found.get("version") != VERSION:

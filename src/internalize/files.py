@@ -33,11 +33,20 @@ def reading(path: Path) -> Generator[None]:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def present(path: Path) -> bool:
+    """Whether a file is there. What is in its place and is none would be taken for its absence, and is refused."""
+    if path.is_file():
+        return True
+    if os.path.lexists(path):
+        raise InputError(f"{path} is no file, but a {'folder' if path.is_dir() else 'link to nowhere, or a device'}")
+    return False
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the file, flush to the disk, and rename over it. What is there and no file (a device, a pipe) stays."""
     with writing(path):
-        if path.exists() and not path.is_file():
-            raise InputError(f"cannot write {path}: it is there and is no regular file")
+        if not path.is_symlink():
+            present(path)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with beside.open("wb") as file:

@@ -35,6 +35,7 @@ from internalize.files import (
     check_seal,
     load_tensors,
     parse_json,
+    present,
     read_json,
     reading,
     save_tensors,
@@ -107,12 +108,12 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether the folder holds a run, finished or not."""
-        return (self.path / "config.json").is_file()
+        return present(self.path / "config.json")
 
     @property
     def finished(self) -> bool:
         """Whether the run has written its result."""
-        return (self.path / "result.json").is_file()
+        return present(self.path / "result.json")
 
     @property
     def config(self) -> Json:
@@ -199,13 +200,13 @@ class Run:
         with writing(path), path.open("ab") as file:
             file.write(line)
 
-    def metrics(self) -> list[Json]:
-        """All evaluations in order. An unfinished last line, left by a kill, is not one yet."""
+    def metrics(self, size: int | None = None) -> list[Json]:
+        """All evaluations in order, or those in the first bytes. An unfinished last line, left by a kill, is not one yet."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
+        if not present(path):
             return []
         with reading(path):
-            lines = path.read_bytes().split(b"\n")[:-1]
+            lines = path.read_bytes()[:size].split(b"\n")[:-1]
         return [parse_json(line, path) for line in lines]
 
     # Weights
@@ -263,9 +264,10 @@ class Run:
         if state.get("step") != step or type(size) is not int or size < 0:
             raise InputError(f"{path} is damaged: its step is {state.get('step')!r}, its metrics_bytes {size!r}")
         metrics = self.path / "metrics.jsonl"
-        found = metrics.stat().st_size if metrics.exists() else 0
+        found = metrics.stat().st_size if present(metrics) else 0
         if found < size:
             raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
+        self.metrics(size)
         return load_tensors(path.with_suffix(".safetensors")), state
 
     def go_back(self, state: Json | None) -> None:
@@ -348,8 +350,9 @@ def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
 
     rows: list[Json] = []
     for run in find_runs(root):
-        row: Json = {"path": str(run.path), "finished": run.finished, "broken": None}
+        row: Json = {"path": str(run.path), "finished": False, "broken": None}
         try:
+            row["finished"] = run.finished
             row |= _scalars(run.config) | (_scalars(run.result) if run.finished else {})
         except InputError as error:
             row["broken"] = str(error)

@@ -73,7 +73,7 @@ def complaints(argv: Sequence[str], answer: Answer, *names: str) -> list[str]:
     found: list[str] = []
     if answer.status not in (0, 1, cli.WRONG):
         found.append(f"status {answer.status}")
-    several = argv[:1] == ["compare"] or argv[:2] == ["lm", "compare"]  # tell of every run that was refused
+    several = "compare" in argv[:2]  # tell of every run that was refused
     if answer.status == cli.WRONG:
         *before, last = answer.err.splitlines() or [""]
         if not last.startswith("internalize: ") or not all(map(_REMARK.match, before)):

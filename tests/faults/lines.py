@@ -189,7 +189,8 @@ def _absurd(option: Option) -> st.SearchStrategy[list[str]]:
     else:
         large = () if option.name in PATIENT else LARGE_NUMBERS
         small = ("-1", "0", "nan") if option.name == "jobs" else SMALL_NUMBERS  # processes take seconds to begin
-        one = st.sampled_from((*WORDS, *small, *large, *SPECIFIC.get(option.name, ())))
+        words = [word for word in WORDS if word != "None" or option.name != "jobs"]
+        one = st.sampled_from((*words, *small, *large, *SPECIFIC.get(option.name, ())))
         one |= st.text(st.characters(exclude_categories=["Cs", "Nd"], exclude_characters="\0"), max_size=6)
     values = st.lists(one, max_size=3) if option.many else one.map(lambda value: [value])
     return values.map(option.given)
@@ -258,7 +259,8 @@ class Asked:
         """Ask a line, and say what was wrong about the answer."""
         before = tree(*self.own, self.folder / "made")
         answer = ask(line.argv)
-        names = line.wrong or (*line.argv, *(word.lstrip("-").replace("-", "_") for word in line.argv), "[PATH]")
+        parts = [part for word in line.argv for part in (word, word.lstrip("-").replace("-", "_"), word.partition("=")[0])]
+        names = line.wrong or (*filter(None, parts), "[PATH]")
         found = [*complaints(line.argv, answer, *names), *self.left(line, before, answer)]
         if line.right and answer.status == cli.WRONG:
             found.append(f"refused, and nothing is wrong with it: {answer.err!r}")

@@ -100,7 +100,7 @@ def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
     """Refuse what one figure cannot show: cells at one place that differ in something else than the seed."""
     if len(by) not in (2, 3):
         raise InputError(
-            f"by={' '.join(by)}: a phase diagram has an option across, one upwards, and perhaps one for panels"
+            f"by={' '.join(by)}: the phase diagram of --figure has an option across, one upwards, and perhaps one for panels"
         )
     check_columns(cells, by)
     if cells.is_empty():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from internalize.errors import InputError
-from internalize.files import read_json
+from internalize.files import present, read_json
 from internalize.intervals import wilson
 from internalize.lm.chains import Chain, TextFormat
 from internalize.lm.example import Example
@@ -81,7 +81,7 @@ def open_subject(
     where = run.path / "model" if run else folder
     if run and not where.exists():
         raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
-    asking = Asking.read(where) if (where / OURS).exists() else None
+    asking = Asking.read(where) if present(where / OURS) else None
     if asking and (slot_token or options not in (None, CurriculumOptions())):
         raise InputError(f"{where} says in {OURS} how it is asked; --method and its like are for models that do not")
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from internalize.errors import InputError
+from internalize.files import present
 from internalize.lm.chains import TextFormat
 from internalize.lm.evaluation import as_asked, our_run, run_source
 from internalize.lm.example import Example
@@ -71,7 +72,7 @@ def open_kept(
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder, so no run and no model is in it")
     run = our_run(folder, "lm probe")
-    if run is None and not (folder / OURS).exists():
+    if run is None and not present(folder / OURS):
         raise InputError(f"{folder} is neither a run of lm train nor a model that one wrote: it has no {OURS}")
     found = kept_stages(run) if run else {}
     if run and not found:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from internalize.errors import InputError
-from internalize.files import file_digests, read_json, reading, write_json, writing
+from internalize.files import file_digests, present, read_json, reading, write_json, writing
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.options import CurriculumOptions, ModelOptions
@@ -116,7 +116,7 @@ def _load_weights(name: str | Path, **how: Any) -> Any:
     """A model with all of its weights, each a number; of a folder that we wrote, those that we wrote."""
     from transformers import AutoModelForCausalLM
 
-    if (ours := Path(name) / OURS).is_file():
+    if present(ours := Path(name) / OURS):
         digests = read_json(ours).get("weights")
         files = [path for path in Path(name).glob("*.safetensors") if path.is_file()]
         with reading(Path(name)):
@@ -136,13 +136,16 @@ def _load_weights(name: str | Path, **how: Any) -> Any:
 
 
 def _load(kind: Any, name: str | Path, **how: Any) -> Any:
-    """Something of transformers from a folder or from the hub."""
-    from safetensors import SafetensorError
+    """Something of transformers from a folder or from the hub.
 
+    Every exception is taken for one about the files: on what is not there, not reachable, no model or not whole,
+    transformers raises whatever its parsers do, tokenizers a bare ``Exception``, and nothing of ours runs in here.
+    """
     try:
         return kind.from_pretrained(name, **how)
-    except (OSError, ValueError, SafetensorError) as error:  # not there, not reachable, not a model, not whole
-        raise InputError(f"model {str(name)!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"model {str(name)!r} cannot be loaded: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class Asking:
     def read(cls, folder: Path) -> "Asking":
         """From a model folder that we wrote."""
         path = folder / OURS
-        if not path.exists():
+        if not present(path):
             raise InputError(
                 f"{folder} has no {OURS}: it was not trained by internalize; say how to ask it with --method"
             )

@@ -213,6 +213,8 @@ def _go_back(run: Run, output: Path, first: bool) -> Path | None:
             raise InputError(
                 f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
             )
+        if place is not None:
+            run.metrics(place["metrics_bytes"])  # refuses what is damaged, before anything is changed
         run.go_back(place)
         for path in output.glob("checkpoint-*"):
             if path not in whole:
