@@ -106,7 +106,9 @@ def _parse(argv: list[str]) -> Any:
         if stop.code != WRONG:
             raise
         message = _first_sentence(said.getvalue())
-        raise InputError(f"{' '.join(argv)!r}: {message}" if message.startswith("Expected one of") else message) from None
+        raise InputError(
+            f"{' '.join(argv)!r}: {message}" if message.startswith("Expected one of") else message
+        ) from None
     if unknown:
         raise InputError(f"unrecognized: {', '.join(map(repr, unknown))}; see internalize --help")
     return command

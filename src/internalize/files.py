@@ -43,9 +43,10 @@ def present(path: Path) -> bool:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, and rename over it. What is there and no file (a device, a pipe) stays."""
+    """Write beside the file, flush to the disk, and rename over it. A link stays one; a device is not replaced by a file."""
     with writing(path):
-        if not path.is_symlink():
+        if path.exists():
+            path = path.resolve()
             present(path)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:

@@ -37,15 +37,19 @@ LM: Final = LmTrainOptions(
     keep_stages=True,
 )
 SWEEP: Final = ("sweep", "solve", "n=4,5", "k=2", "samples=9", "test_samples=4", "--seeds", "0:3", "--jobs", "1")
-COMPARE: Final = ("compare", "--of", "ablations", "--sizes", "4,2", "--seeds", "0", "--steps", "1", "--batch", "2", "--eval-samples",
-                  "4", "--lr", "0.1", "--jobs", "1", "--variants", "mask=causal")  # fmt: skip
+COMPARE: Final = (
+    *("compare", "--of", "ablations", "--variants", "mask=causal", "--sizes", "4,2", "--seeds", "0", "--jobs", "1"),
+    *("--steps", "1", "--batch", "2", "--eval-samples", "4", "--lr", "0.1"),
+)
 
 
 def write_data(folder: Path) -> None:
     """Examples as text and as JSON lines, with enough different questions for a probe; and what is no data."""
     numbers = [(number // 10, number % 10) for number in range(100)]
     text = [f"{a} + {b} + 1||<<{a}+{b}={a + b}>> #### {a + b + 1}" for a, b in numbers]
-    rows = [{"question": f"{a} {b}", "steps": [str(a + b)], "answer": str(a + b + 1), "levels": [1]} for a, b in numbers]
+    rows = [
+        {"question": f"{a} {b}", "steps": [str(a + b)], "answer": str(a + b + 1), "levels": [1]} for a, b in numbers
+    ]
     (folder / "data.txt").write_text("\n".join(text) + "\n")
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "bad.txt").write_text("neither nor\n")
@@ -54,7 +58,13 @@ def write_data(folder: Path) -> None:
 
 def line(options: TrainOptions | SolveOptions | LmTrainOptions, out: str, *more: str) -> list[str]:
     """The command line of these options."""
-    kind = ["train"] if isinstance(options, TrainOptions) else ["solve"] if isinstance(options, SolveOptions) else ["lm", "train"]
+    kind = (
+        ["train"]
+        if isinstance(options, TrainOptions)
+        else ["solve"]
+        if isinstance(options, SolveOptions)
+        else ["lm", "train"]
+    )
     argv = [*kind, "--out", out, *more]
     default = type(options)()
     for name, value in vars(options).items():

@@ -121,7 +121,9 @@ def _solve_verdicts(chance: random.Random, folder: Path) -> list[str]:
 
 def _train_verdicts(chance: random.Random, folder: Path) -> list[str]:
     """Whether the task is solved, and what the certificates say of the weights."""
-    options = TrainOptions(n=chance.choice((4, 6)), k=chance.choice((2, 4)), steps=chance.choice((5, 60)), batch=100, eval_samples=200)
+    options = TrainOptions(
+        n=chance.choice((4, 6)), k=chance.choice((2, 4)), steps=chance.choice((5, 60)), batch=100, eval_samples=200
+    )
     seed = chance.randrange(1000)
     found: list[tuple[bool, list[tuple[str, str]]]] = []
     for dtype in ("float32", "float64"):
@@ -139,23 +141,36 @@ def _train_verdicts(chance: random.Random, folder: Path) -> list[str]:
 def _edges(chance: random.Random, folder: Path) -> list[str]:
     """The smallest trees, one sample, great amplitudes, no rate and a great one: an answer, and no NaN in any file."""
     seed = str(chance.randrange(1000))
+    few, some = chance.choice(("1", "20")), chance.choice(("1", "50"))
     n, k = chance.choice(((2, 2), (4, 4), (8, 8), (3, 2), (5, 4)))
     size = ["--n", str(n), "--k", str(k), "--seed", seed]
-    tiny = ["--steps", "3", "--batch", chance.choice(("1", "20")), "--eval-every", "1", "--eval-samples", chance.choice(("1", "50"))]
+    tiny = ["--steps", "3", "--batch", few, "--eval-every", "1", "--eval-samples", some]
     dtype = ["--dtype", chance.choice(("float32", "float64"))]
     enough = ["--test-samples", "100", "--threads", "1", *dtype]
     argv, right = chance.choice(
         (
             (["solve", *size, *enough], lambda found: found["exact_recovery"] and found["accuracy"] == 1),
-            (["solve", *size, *enough, "--K", chance.choice(("200", "1000", "10000"))], lambda found: found["exact_recovery"]),
+            (
+                ["solve", *size, *enough, "--K", chance.choice(("200", "1000", "10000"))],
+                lambda found: found["exact_recovery"],
+            ),
             (["solve", *size, *enough, "--samples", "1"], lambda found: found["exact_recovery"] or found["reason"]),
-            (["solve", *size, *enough, "--samples", "1", "--grid", "none", "--K", "200"], lambda found: found["samples_per_stage"] == 1),
+            (
+                ["solve", *size, *enough, "--samples", "1", "--grid", "none", "--K", "200"],
+                lambda found: found["samples_per_stage"] == 1,
+            ),
             (["predict", *size, "--K", chance.choice(("200", "10000"))], lambda found: found["samples_50"] is not None),
             (["train", *size, *tiny, *dtype], lambda found: 0 <= found["accuracy"] <= 1),
             (["train", *size, *tiny, *dtype, "--lr", "0"], lambda found: found["min_child_attention"] <= 0.5),
-            (["train", *size, *tiny, *dtype, "--lr", chance.choice(("1e6", "1e30", "1e300"))], lambda found: 0 <= found["accuracy"] <= 1),
+            (
+                ["train", *size, *tiny, *dtype, "--lr", chance.choice(("1e6", "1e30", "1e300"))],
+                lambda found: 0 <= found["accuracy"] <= 1,
+            ),
             (["train", *size, *tiny, "--gates", "learned", "--lr", "1e4"], lambda found: 0 <= found["accuracy"] <= 1),
-            (["certify", *size, "--only", "gating", "frozen-gradient", "theorem-max"], lambda found: found["certificates"]),
+            (
+                ["certify", *size, "--only", "gating", "frozen-gradient", "theorem-max"],
+                lambda found: found["certificates"],
+            ),
         )
     )
     answer = ask([*argv, "--out", str(folder), "--json"])
