@@ -88,7 +88,13 @@ class CellStore:
             return []
         with reading(path):
             lines = path.read_bytes().split(b"\n")[:-1]
-        return [parse_json(line, path) for line in lines]
+        rows = [parse_json(line, path) for line in lines]
+        for number, row in enumerate(rows, start=1):
+            wrong = [name for name, kind in self.schema.items() if not _fits(row.get(name), kind)]
+            if wrong or not isinstance(row.get("cell"), str):
+                name = wrong[0] if wrong else "cell"
+                raise InputError(f"{path} is damaged: in line {number}, {name} is {row.get(name)!r}")
+        return rows
 
     def _as_frame(self, rows: Sequence[Json]) -> "pl.DataFrame":
         import polars as pl
@@ -176,6 +182,16 @@ def kind_of(path: Path) -> str:
             f"{path / 'sweep.json'} has version {found.get('version')!r}; this package reads version {VERSION}"
         )
     return str(found.get("kind"))
+
+
+def _fits(value: object, kind: type) -> bool:
+    """Whether a column can hold it. Any may be empty; a whole number is as good a float."""
+    return (
+        value is None
+        or type(value) is kind
+        and (kind is not int or abs(value) < 2**63)
+        or (kind is float and type(value) is int)
+    )
 
 
 def _lines(rows: Sequence[Json]) -> bytes:

@@ -96,7 +96,9 @@ def _part(stored: Stored, full: Path | None) -> Part | None:
 def _shown(stored: Stored, path: Path) -> Shown:
     try:
         return stored.show(stored.read(path))
-    except (KeyError, TypeError, IndexError) as error:
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
 
 

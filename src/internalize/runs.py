@@ -206,7 +206,11 @@ class Run:
         if not present(path):
             return []
         with reading(path):
-            lines = path.read_bytes()[:size].split(b"\n")[:-1]
+            *lines, rest = path.read_bytes()[:size].split(b"\n")
+        if rest and size is not None:
+            raise InputError(
+                f"{path} is damaged: its first {size} bytes, of which the checkpoint speaks, are not whole lines"
+            )
         return [parse_json(line, path) for line in lines]
 
     # Weights

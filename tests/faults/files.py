@@ -135,7 +135,10 @@ def may_pass(reading: Reading, damage: str) -> bool:
     if reading.kind == "data":
         return damage in ("truncated", "a bit flipped", "CRLF and BOM")
     if "journal" in reading.file:
-        return damage in ("empty", "truncated", "a bit flipped", "another type")
+        # what does not end in a line break is a line that was being written; an older package has fewer columns
+        return damage in ("empty", "truncated", "a bit flipped", "another type", "a key missing", "NUL bytes")
+    if reading.file.endswith(f"{_LM_CHECKPOINT}/internalize.json") and damage == "a dangling link":
+        return True  # without that file a checkpoint is not whole, and the run goes on from the beginning
     if "checkpoint" in reading.file:  # these have digests
         return False
     if reading.kind == "text" and damage == "another version":  # they have none
@@ -184,6 +187,8 @@ class Broken:
 
     def _judged(self, reading: Reading, name: str, file: Path, answer: Answer) -> list[str]:
         names = (file.name, f"{file.parent.parent.name}/{file.parent.name}")
+        if file.name.startswith("tokenizer"):
+            names = (*names, "the tokenizer has")
         if reading.kind == "data" and answer.status == cli.WRONG and "example" in answer.err:
             names = ()  # read, and not of the kind that the model was trained on
         found = complaints(reading.argv, answer, *names)

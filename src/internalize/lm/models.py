@@ -142,7 +142,7 @@ def _load(kind: Any, name: str | Path, **how: Any) -> Any:
     transformers raises whatever its parsers do, tokenizers a bare ``Exception``, and nothing of ours runs in here.
     """
     try:
-        return kind.from_pretrained(name, **how)
+        return kind.from_pretrained(name, trust_remote_code=False, **how)  # else it asks on the terminal whether to
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"model {str(name)!r} cannot be loaded: {reason}") from error

@@ -13,7 +13,7 @@ from tests.faults.words import TINY, Line, commands
 
 
 def test_generated_lines(tmp_path: Path):
-    for tally in lines.campaign(100, seed=0, folder=tmp_path):
+    for tally in lines.campaign(75, seed=0, folder=tmp_path):
         assert not tally.lost, "\n".join(tally.lost)
         assert tally.tried, tally.what
 

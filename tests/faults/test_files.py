@@ -13,7 +13,7 @@ from tests.faults.files import READINGS, Reading
 
 
 def test_broken_files(tmp_path: Path):
-    for tally in files.campaign(120, seed=0, folder=tmp_path):
+    for tally in files.campaign(60, seed=0, folder=tmp_path):
         assert not tally.lost, "\n".join(tally.lost)
         assert tally.tried, tally.what
 
