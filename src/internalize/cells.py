@@ -185,13 +185,10 @@ def kind_of(path: Path) -> str:
 
 
 def _fits(value: object, kind: type) -> bool:
-    """Whether a column can hold it. Any may be empty; a whole number is as good a float."""
-    return (
-        value is None
-        or type(value) is kind
-        and (kind is not int or abs(value) < 2**63)
-        or (kind is float and type(value) is int)
-    )
+    """Whether a column can hold it. Any may be empty, and a whole number is as good a float."""
+    if type(value) is int:
+        return kind in (int, float) and abs(value) < 2**63
+    return value is None or type(value) is kind
 
 
 def _lines(rows: Sequence[Json]) -> bytes:
