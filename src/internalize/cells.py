@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import parse_json, read_json, reading, write_atomically, write_json, writing
+from internalize.files import parse_json, present, read_json, reading, write_atomically, write_json, writing
 from internalize.runs import Run
 
 if TYPE_CHECKING:
@@ -87,11 +87,21 @@ class CellStore:
     def _journal(self) -> list[Json]:
         """The rows of the lines that are whole."""
         path = self.path / "journal.jsonl"
-        if not path.exists():
+        if not present(path):
             return []
         with reading(path):
             lines = path.read_bytes().split(b"\n")[:-1]
-        return [row for line in lines for row in _rows_of(parse_json(line, path))]
+        rows: list[Json] = []
+        for number, line in enumerate(lines, start=1):
+            for row in _rows_of(parse_json(line, path)):
+                if not isinstance(row, dict):
+                    raise InputError(f"{path} is damaged: in line {number}, {row!r} is no cell")
+                wrong = [name for name, kind in self.schema.items() if not _fits(row.get(name), kind)]
+                if wrong or not isinstance(row.get("cell"), str):
+                    name = wrong[0] if wrong else "cell"
+                    raise InputError(f"{path} is damaged: in line {number}, {name} is {row.get(name)!r}")
+                rows.append(row)
+        return rows
 
     def _as_frame(self, rows: Sequence[Json]) -> "pl.DataFrame":
         import polars as pl
@@ -112,7 +122,7 @@ class CellStore:
                 for folder in (self.path, self.path / "cells"):
                     for litter in folder.glob(".*.tmp"):  # of a writer that was killed
                         litter.unlink(missing_ok=True)
-            if not (self.path / STORE).exists():
+            if not present(self.path / STORE):
                 write_json(self.path / "env.json", describe_environment())
                 write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
             self._recover()
@@ -139,7 +149,7 @@ class CellStore:
 
     def _check(self, *, resume: bool) -> None:
         """Refuse a folder that cannot become this sweep's."""
-        if (self.path / STORE).exists():
+        if present(self.path / STORE):
             if (kind := kind_of(self.path)) != self.kind:
                 raise InputError(f"{self.path} holds a sweep of `{kind}`, not of `{self.kind}`; choose another --out")
             if not resume:
@@ -171,7 +181,7 @@ class CellStore:
 
 def kind_of(path: Path) -> str:
     """What the cells of a sweep are: train or solve."""
-    if not (path / STORE).is_file():
+    if not present(path / STORE):
         raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json")
     found = read_json(path / STORE)
     if found.get("version") != VERSION:
@@ -181,9 +191,17 @@ def kind_of(path: Path) -> str:
     return str(found.get("kind"))
 
 
-def _rows_of(line: Json) -> list[Json]:
+def _rows_of(line: Json) -> list[Any]:
     """One cell, or several that were added together."""
-    return line.get(_TOGETHER, [line])
+    found = line.get(_TOGETHER, [line])
+    return found if isinstance(found, list) else [found]
+
+
+def _fits(value: object, kind: type) -> bool:
+    """Whether a column can hold it. Any may be empty, and a whole number is as good a float."""
+    if type(value) is int:
+        return kind in (int, float) and abs(value) < 2**63
+    return value is None or type(value) is kind
 
 
 def _lines(rows: Sequence[Json]) -> bytes:

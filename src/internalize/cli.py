@@ -5,6 +5,7 @@ error; 130 interrupted, state saved; 70 a bug of ours, with its traceback.
 """
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -33,6 +34,8 @@ from internalize.errors import InputError
 from internalize.interrupt import Interrupted
 
 WRONG, BUG, INTERRUPTED = 2, 70, 130
+_UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
+"""What merely to look whether a path exists may end in; reading and writing have messages of their own (`files.py`)."""
 
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
@@ -55,6 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command()
     except InputError as error:
         say(f"{error}")
+        return WRONG
+    except OSError as error:
+        if error.errno not in _UNUSABLE or error.filename is None:
+            raise
+        say(f"cannot use {os.fsdecode(error.filename)!r}: {error.strerror}")
         return WRONG
     except Interrupted as how:
         say(f"interrupted, and saved up to here; {how}")
@@ -80,20 +88,30 @@ def run() -> NoReturn:
 
 
 def _parse(argv: list[str]) -> Any:
-    """The command that the words ask for. tyro explains mistakes in a box; the contract wants a line."""
+    """The command that the words ask for. tyro explains mistakes in a box; the contract wants a line.
+
+    Words that no option takes are asked back: tyro would look for similar ones in every command, which takes seconds.
+    """
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
+            command, unknown = tyro.cli(
                 Command,  # pyright: ignore[reportArgumentType]  (a union is fine for tyro)
                 prog="internalize",
                 description="Internalize chain-of-thought: the curricula of the Log-ICoT paper, exact and in one command.",
                 args=argv,
+                return_unknown_args=True,
             )
     except SystemExit as stop:
         if stop.code != WRONG:
             raise
-        raise InputError(_first_sentence(said.getvalue())) from None
+        message = _first_sentence(said.getvalue())
+        raise InputError(
+            f"{' '.join(argv)!r}: {message}" if message.startswith("Expected one of") else message
+        ) from None
+    if unknown:
+        raise InputError(f"unrecognized: {', '.join(map(repr, unknown))}; see internalize --help")
+    return command
 
 
 def _first_sentence(box: str) -> str:

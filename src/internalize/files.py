@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +38,23 @@ def reading(path: Path) -> Generator[None]:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def present(path: Path) -> bool:
+    """Whether a file is there. What is in its place and is none would be taken for its absence, and is refused."""
+    if path.is_file():
+        return True
+    if os.path.lexists(path):
+        raise InputError(f"{path} is no file, but a {'folder' if path.is_dir() else 'link to nowhere, or a device'}")
+    return False
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, and rename over it. What a killed process has left there goes."""
+    """Write beside the file, flush to the disk, and rename over it. What a killed process has left there goes. A link stays one;
+    a device is not replaced by a file.
+    """
     with writing(path):
+        if path.exists():
+            path = path.resolve()
+            present(path)
         for litter in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             if (whose := LITTER.fullmatch(litter.name)) and not _is_alive(int(whose[1])):
                 litter.unlink(missing_ok=True)
@@ -92,6 +106,36 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a finite number")
     return number
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a digest of itself, so that damage is noticed."""
+    return {**value, "sha256": _json_digest(value)}
+
+
+def check_seal(value: Mapping[str, Any], path: Path) -> None:
+    """Refuse an object that is not what it was sealed as. One without a digest is taken."""
+    if "sha256" in value and value["sha256"] != _json_digest({k: v for k, v in value.items() if k != "sha256"}):
+        raise InputError(f"{path} is damaged: it does not have the digest that it was written with")
+
+
+def _json_digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+_LARGE = 2**30
+
+
+def file_digests(paths: Iterable[Path]) -> dict[str, str]:
+    """What each file is known by, by its name: its digest, or its size if reading it would take as long as writing it."""
+    digests: dict[str, str] = {}
+    for path in sorted(paths):
+        if (size := path.stat().st_size) > _LARGE:
+            digests[path.name] = f"{size} bytes"
+            continue
+        with path.open("rb") as file:
+            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:

@@ -23,7 +23,7 @@ from internalize.figures.language import draw_language
 from internalize.figures.latency import draw_latency
 from internalize.figures.law import draw_law
 from internalize.figures.phase import draw_phase, phase_of
-from internalize.files import read_json
+from internalize.files import present, read_json
 from internalize.rows import ROWS
 from internalize.sweep import read_cells
 
@@ -85,7 +85,7 @@ def parts(full: Path | None = None) -> list[Part]:
 
 def _part(stored: Stored, full: Path | None) -> Part | None:
     made = None if full is None else full / stored.name / stored.makes
-    if made is not None and made.exists():
+    if made is not None and present(made):
         days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
         written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
         return Part(stored, max(days, default=written), True, _shown(stored, made))
@@ -96,7 +96,9 @@ def _part(stored: Stored, full: Path | None) -> Part | None:
 def _shown(stored: Stored, path: Path) -> Shown:
     try:
         return stored.show(stored.read(path))
-    except (KeyError, TypeError, IndexError) as error:
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
 
 

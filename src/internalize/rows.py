@@ -9,7 +9,7 @@ from typing import Any, Final
 from filelock import FileLock
 
 from internalize.errors import InputError
-from internalize.files import read_json, write_json, writing
+from internalize.files import present, read_json, write_json, writing
 from internalize.intervals import mean_interval, wilson
 from internalize.runs import Run
 
@@ -68,7 +68,7 @@ def keep_rows(out: Path, of: str, rows: Sequence[Json]) -> list[Json]:
     own = {_subject(row) for row in marked}
     with writing(path), FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
         try:
-            others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if path.exists() else []
+            others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if present(path) else []
         except (KeyError, TypeError):
             raise InputError(f"{path} is not of `internalize compare`; choose another --out") from None
         write_json(path, {"rows": [*others, *marked]})

@@ -30,7 +30,19 @@ from filelock import FileLock, Timeout
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import LITTER, load_tensors, parse_json, read_json, reading, save_tensors, write_json, writing
+from internalize.files import (
+    LITTER,
+    check_seal,
+    load_tensors,
+    parse_json,
+    present,
+    read_json,
+    reading,
+    save_tensors,
+    sealed,
+    write_json,
+    writing,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,12 +106,12 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether the folder holds a run, finished or not."""
-        return (self.path / "config.json").is_file()
+        return present(self.path / "config.json")
 
     @property
     def finished(self) -> bool:
         """Whether the run has written its result."""
-        return (self.path / "result.json").is_file()
+        return present(self.path / "result.json")
 
     @property
     def config(self) -> Json:
@@ -187,13 +199,17 @@ class Run:
         with writing(path), path.open("ab") as file:
             file.write(line)
 
-    def metrics(self) -> list[Json]:
-        """All evaluations in order. An unfinished last line, left by a kill, is not one yet."""
+    def metrics(self, size: int | None = None) -> list[Json]:
+        """All evaluations in order, or those in the first bytes. An unfinished last line, left by a kill, is not one yet."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
+        if not present(path):
             return []
         with reading(path):
-            lines = path.read_bytes().split(b"\n")[:-1]
+            *lines, rest = path.read_bytes()[:size].split(b"\n")
+        if rest and size is not None:
+            raise InputError(
+                f"{path} is damaged: its first {size} bytes, of which the checkpoint speaks, are not whole lines"
+            )
         return [parse_json(line, path) for line in lines]
 
     # Weights
@@ -230,7 +246,7 @@ class Run:
                 with metrics.open("rb") as file:
                     os.fsync(file.fileno())  # the checkpoint speaks of these bytes, so they must not be lost after it
         save_tensors(folder / f"{step:08d}.safetensors", tensors)
-        write_json(folder / f"{step:08d}.json", {**state, "step": step, "metrics_bytes": size})
+        write_json(folder / f"{step:08d}.json", sealed({**state, "step": step, "metrics_bytes": size}))
 
     def checkpoint_steps(self) -> set[int]:
         """Steps at which there is a whole checkpoint."""
@@ -247,13 +263,15 @@ class Run:
         """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
         path = self.path / "checkpoint" / f"{step:08d}.json"
         state = read_json(path)
+        check_seal(state, path)
         size = state.get("metrics_bytes")
         if state.get("step") != step or type(size) is not int or size < 0:
             raise InputError(f"{path} is damaged: its step is {state.get('step')!r}, its metrics_bytes {size!r}")
         metrics = self.path / "metrics.jsonl"
-        found = metrics.stat().st_size if metrics.exists() else 0
+        found = metrics.stat().st_size if present(metrics) else 0
         if found < size:
             raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
+        self.metrics(size)
         return load_tensors(path.with_suffix(".safetensors")), state
 
     def go_back(self, state: Json | None, say: Callable[[str], None] = lambda line: None) -> None:
@@ -338,8 +356,9 @@ def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
 
     rows: list[Json] = []
     for run in find_runs(root):
-        row: Json = {"path": str(run.path), "finished": run.finished, "broken": None}
+        row: Json = {"path": str(run.path), "finished": False, "broken": None}
         try:
+            row["finished"] = run.finished
             row |= _scalars(run.config) | (_scalars(run.result) if run.finished else {})
         except InputError as error:
             row["broken"] = str(error)

@@ -290,11 +290,18 @@ def varied(cells: "pl.DataFrame") -> list[str]:
     return [name for name in option_types(kind) if cells[name].n_unique() > 1]
 
 
-def success_rates(cells: "pl.DataFrame", by: Sequence[str]) -> list[Json]:
-    """Share of successes for each combination of these columns' values, with Wilson's interval; failed cells apart."""
+def check_columns(cells: "pl.DataFrame", by: Sequence[str]) -> None:
+    """Refuse names that are no columns of the cells, or one of them twice."""
     for name in by:
         if name not in cells.columns:
-            raise InputError(f"by={name}: the cells have no such column; they have {', '.join(cells.columns)}")
+            raise InputError(f"by={name!r}: the cells have no such column; they have {', '.join(cells.columns)}")
+    if len(set(by)) != len(by):
+        raise InputError(f"by={' '.join(by)!r} names a column twice")
+
+
+def success_rates(cells: "pl.DataFrame", by: Sequence[str]) -> list[Json]:
+    """Share of successes for each combination of these columns' values, with Wilson's interval; failed cells apart."""
+    check_columns(cells, by)
     rows: list[Json] = []
     for values, group in groupby(
         cells.sort(list(by)).iter_rows(named=True), key=lambda row: [row[name] for name in by]

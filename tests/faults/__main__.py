@@ -15,7 +15,7 @@ from internalize.files import read_json, write_json
 from internalize.results import FOLDER
 from tests.faults.tally import Tally
 
-FAMILIES: Final = ("kills", "writes", "together", "load")
+FAMILIES: Final = ("kills", "writes", "together", "files", "lines", "numbers", "load")
 """Modules of this folder, each with `campaign` and `LONG`, in the order of the table."""
 STORED: Final = FOLDER / "faults.json"
 Row = dict[str, Any]

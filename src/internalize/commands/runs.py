@@ -56,7 +56,7 @@ class Runs:
 
 def _condition(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals:
+    if not (name and equals):
         raise InputError(f"where={text!r} is not of the form name=value")
     return name, value
 

@@ -17,7 +17,7 @@ from internalize.figures.drawing import Drawing
 from internalize.figures.style import FAINT, INK, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
 from internalize.options import StepOptions
 from internalize.parity.prediction import Setting
-from internalize.sweep import success_rates, varied
+from internalize.sweep import check_columns, success_rates, varied
 
 Json = dict[str, Any]
 _AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none"}
@@ -100,8 +100,9 @@ def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
     """Refuse what one figure cannot show: cells at one place that differ in something else than the seed."""
     if len(by) not in (2, 3):
         raise InputError(
-            f"by={' '.join(by)}: a phase diagram has an option across, one upwards, and perhaps one for panels"
+            f"by={' '.join(by)}: the phase diagram of --figure has an option across, one upwards, and perhaps one for panels"
         )
+    check_columns(cells, by)
     if cells.is_empty():
         raise InputError("there are no cells to draw")
     rest = [name for name in (*varied(cells), "stop_at_failure") if name not in by and name in cells.columns]

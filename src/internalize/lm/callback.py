@@ -2,7 +2,6 @@
 the weights of the last good stage where the schedule does.
 """
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,16 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from internalize.errors import InputError
-from internalize.files import load_tensors, read_json, reading, save_tensors, write_json
+from internalize.files import (
+    check_seal,
+    file_digests,
+    load_tensors,
+    read_json,
+    reading,
+    save_tensors,
+    sealed,
+    write_json,
+)
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import generate_answers
@@ -26,7 +34,6 @@ PLACE: Final = "internalize.json"
 """In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
 GOOD: Final = "good.safetensors"
 """In a Trainer's checkpoint: the weights to go back to, if the attempt under way may fail."""
-_LARGE: Final = 2**30
 
 
 class StageCallback(TrainerCallback):
@@ -184,7 +191,7 @@ class StageCallback(TrainerCallback):
                 "seconds": self.seconds,
                 "files": _digests(folder),
             }
-            write_json(folder / PLACE, {**place, **self.saved_place()})
+            write_json(folder / PLACE, sealed({**place, **self.saved_place()}))
 
     # What they do
 
@@ -252,6 +259,7 @@ def _trained(model: Any) -> dict[str, torch.nn.Parameter]:
 def read_place(checkpoint: Path) -> Json:
     """What a checkpoint says of the curriculum, after its files have been found undamaged."""
     place = read_json(checkpoint / PLACE)
+    check_seal(place, checkpoint / PLACE)
     kinds = {"step": int, "good": int, "latest": dict, "files": dict, "seconds": (int, float)}
     kinds |= dict.fromkeys(("attempts", "best", "stages", "losses"), list)
     kinds |= {"stop_at": (int, type(None))}
@@ -280,13 +288,5 @@ def _processes(args: Any) -> tuple[int, int]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """What each file of a checkpoint is known by: its digest, or its size if reading it would take as long as saving."""
-    digests: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.name != PLACE:
-            if (size := path.stat().st_size) > _LARGE:
-                digests[path.name] = f"{size} bytes"
-                continue
-            with path.open("rb") as file:
-                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    """What each file of a checkpoint is known by."""
+    return file_digests(path for path in folder.iterdir() if path.is_file() and path.name != PLACE)

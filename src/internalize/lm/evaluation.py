@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from internalize.errors import InputError
-from internalize.files import read_json
+from internalize.files import present, read_json
 from internalize.lm.chains import Chain, TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
@@ -78,13 +78,12 @@ def open_subject(
     where = run.path / "model" if run else folder
     if run and not where.exists():
         raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
-    asking = Asking.read(where) if (where / OURS).exists() else None
+    asking = Asking.read(where) if present(where / OURS) else None
     if asking and (slot_token or options not in (None, CurriculumOptions())):
         raise InputError(f"{where} says in {OURS} how it is asked; --method and its like are for models that do not")
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
     data = data or (asking.data if asking else "")
     model, tokenizer = load_model(where)
-    check_weights(where, model)
     if asking:
         text, stages, found = as_asked(where, asking, model, tokenizer, found, say)
     else:
@@ -224,13 +223,6 @@ def _source(asking: Asking) -> Literal["given", "graph", "steps", "tokens"]:
             return asking.levels
         case other:
             raise InputError(f"{OURS} is damaged: levels={other!r} is not given, graph, steps or tokens")
-
-
-def check_weights(folder: Path, model: Any) -> None:
-    """Refuse weights that are not finite: whatever came out would be no answer."""
-    for name, weights in model.named_parameters():
-        if not bool(weights.isfinite().all()):
-            raise InputError(f"{folder}: {name} has entries that are not finite")
 
 
 def _check_length(folder: Path, model: Any, stages: TextStages, chains: Sequence[Chain], say: Say) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from internalize.errors import InputError
+from internalize.files import present
 from internalize.lm.chains import TextFormat
-from internalize.lm.evaluation import as_asked, check_weights, our_run, run_source
+from internalize.lm.evaluation import as_asked, our_run, run_source
 from internalize.lm.example import Example
 from internalize.lm.models import OURS, Asking, load_model, positions_of
 from internalize.lm.removal import TextStages
@@ -42,7 +43,6 @@ class Kept:
     def model(self, stage: int) -> Any:
         """The model of a stage, ready to be read."""
         model, _ = load_model(self.folders[stage])
-        check_weights(self.folders[stage], model)
         return model.to(self.device).float().eval()
 
 
@@ -70,7 +70,7 @@ def open_kept(
     if examples < FEWEST:
         raise InputError(f"examples={examples} must be at least {FEWEST}: half of them fit the probe, half judge it")
     run = our_run(folder, "lm probe")
-    if run is None and not (folder / OURS).exists():
+    if run is None and not present(folder / OURS):
         raise InputError(f"{folder} is neither a run of lm train nor a model that one wrote: it has no {OURS}")
     found = kept_stages(run) if run else {}
     if run and not found:

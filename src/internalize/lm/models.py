@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from internalize.errors import InputError
-from internalize.files import read_json, reading, write_json, writing
+from internalize.files import file_digests, present, read_json, reading, write_json, writing
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.options import CurriculumOptions, ModelOptions
@@ -83,8 +83,8 @@ def make_model(options: ModelOptions, config: Any, seed: int, *, small: bool = F
     path = Path(options.model)
     torch.manual_seed(seed)
     if options.model and path.suffix != ".json":
-        how: dict[str, Any] = {"local_files_only": path.exists(), "use_safetensors": True}
-        model = _load(AutoModelForCausalLM, options.model, dtype="auto" if small else torch.float32, **how)
+        dtype = "auto" if small else torch.float32
+        model = _load_weights(options.model, local_files_only=path.exists(), dtype=dtype)
         try:
             model.generation_config.validate(strict=True)
         except ValueError:  # it could not be saved with the model
@@ -112,14 +112,40 @@ def make_model(options: ModelOptions, config: Any, seed: int, *, small: bool = F
     return model
 
 
-def _load(kind: Any, name: str | Path, **how: Any) -> Any:
-    """Something of transformers from a folder or from the hub."""
-    from safetensors import SafetensorError
+def _load_weights(name: str | Path, **how: Any) -> Any:
+    """A model with all of its weights, each a number; of a folder that we wrote, those that we wrote."""
+    from transformers import AutoModelForCausalLM
 
+    if present(ours := Path(name) / OURS):
+        digests = read_json(ours).get("weights")
+        files = [path for path in Path(name).glob("*.safetensors") if path.is_file()]
+        with reading(Path(name)):
+            found = file_digests(files) if digests is not None else None
+        if digests != found:
+            raise InputError(
+                f"the weights in {name} are damaged: they are not those that {ours} has the digests of; if they were "
+                "trained on, remove `weights` from it"
+            )
+    model, told = _load(AutoModelForCausalLM, name, use_safetensors=True, output_loading_info=True, **how)
+    if missing := sorted(told["missing_keys"]):
+        raise InputError(f"model {str(name)!r} is not whole: it has no weights for {', '.join(missing[:3])}")
+    for weight, values in model.named_parameters():
+        if not bool(values.isfinite().all()):
+            raise InputError(f"{name}: {weight} has entries that are not finite")
+    return model
+
+
+def _load(kind: Any, name: str | Path, **how: Any) -> Any:
+    """Something of transformers from a folder or from the hub.
+
+    Every exception is taken for one about the files: on what is not there, not reachable, no model or not whole,
+    transformers raises whatever its parsers do, tokenizers a bare ``Exception``, and nothing of ours runs in here.
+    """
     try:
-        return kind.from_pretrained(name, **how)
-    except (OSError, ValueError, SafetensorError) as error:  # not there, not reachable, not a model, not whole
-        raise InputError(f"model {str(name)!r} cannot be loaded: {' '.join(str(error).split())}") from error
+        return kind.from_pretrained(name, trust_remote_code=False, **how)  # else it asks on the terminal whether to
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"model {str(name)!r} cannot be loaded: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -163,7 +189,7 @@ class Asking:
     def read(cls, folder: Path) -> "Asking":
         """From a model folder that we wrote."""
         path = folder / OURS
-        if not path.exists():
+        if not present(path):
             raise InputError(
                 f"{folder} has no {OURS}: it was not trained by internalize; say how to ask it with --method"
             )
@@ -209,19 +235,20 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None
         except SafetensorError as error:  # it wraps what the disk said
             raise InputError(f"cannot write {folder}: {error}") from error
         tokenizer.save_pretrained(beside)
-        write_json(beside / OURS, asking.as_json())
+        weights = file_digests(beside.glob("*.safetensors"))
+        write_json(beside / OURS, {**asking.as_json(), "weights": weights})
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
     """Model and tokenizer of a folder, in the dtype it was written in. Never code, never pickle."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     if not folder.is_dir():
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
-        model = _load(AutoModelForCausalLM, folder, local_files_only=True, use_safetensors=True)
+        model = _load_weights(folder, local_files_only=True)
         tokenizer = _load(AutoTokenizer, folder, local_files_only=True)
     return model, tokenizer
 

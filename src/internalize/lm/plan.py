@@ -215,7 +215,7 @@ def plan(
 
 def _check(options: LmTrainOptions, methods: Sequence[Method], by: By) -> None:
     if not methods:
-        raise InputError("there is no method to plan; name at least one")
+        raise InputError("methods is empty; name at least one to plan")
     for method in methods:
         if method not in METHODS:
             raise InputError(f"method={method!r} is not one of {', '.join(METHODS)}")

@@ -82,6 +82,7 @@ def train(
         run.check(KIND, run_config(options, seed), resume=resume)
     if run is not None and run.finished:
         if first:
+            _check_finished(run)
             shutil.rmtree(run.path / "checkpoint", ignore_errors=True)  # left by a kill after the result
         return run.result
     work, model = _prepared(options, seed, say if first else lambda line: None)
@@ -89,6 +90,19 @@ def train(
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
         return _train(work, model, run, first, device, processes, checkpoint_steps, report, say)
+
+
+def _check_finished(run: Run) -> None:
+    """Refuse a finished run whose result lacks what is shown of it."""
+    result = run.result
+    numbers = ("exact_match", "examples", "steps", "tokens", "seconds")
+    wrong = [name for name in numbers if not isinstance(result.get(name), int | float)]
+    stages: object = result.get("stages")
+    if wrong or not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):  # pyright: ignore[reportUnknownVariableType]
+        name = wrong[0] if wrong else "stages"
+        raise InputError(
+            f"{run.path / 'result.json'} is not the result of lm train: its {name} is {result.get(name)!r}"
+        )
 
 
 def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
@@ -224,6 +238,8 @@ def _go_back(run: Run, output: Path, first: bool, say: Callable[[str], None]) ->
             raise InputError(
                 f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
             )
+        if place is not None:
+            run.metrics(place["metrics_bytes"])  # refuses what is damaged, before anything is changed
         run.go_back(place, say)
         for path in output.glob("checkpoint-*"):
             if path not in whole:

@@ -168,7 +168,7 @@ def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor
         and 0 <= stage_step <= state["step"] <= training.total
         and (options.advance == "accuracy" or stage * options.steps + stage_step == state["step"])
     )
-    if not (place and isinstance(state.get("seconds"), int | float) and run.metrics()):
+    if not (place and isinstance(state.get("seconds"), int | float) and run.metrics(state["metrics_bytes"])):
         raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage!r}, step {stage_step!r} of it")
     wanted: dict[str, tuple[int, ...]] = {}
     for name, weight in training.weights(0).items():

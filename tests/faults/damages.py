@@ -1,0 +1,218 @@
+"""What can be done to a file: any, JSON, weights, data."""
+
+import json
+import os
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from safetensors.torch import load, save
+
+Kind = Literal["weights", "json", "text", "lines", "data", "rows"]
+"""text: JSON without a digest, in which a flipped bit may go unnoticed; lines: the same, an object a line."""
+Damage = Callable[[Path, random.Random], None]
+
+
+# Damages: to any file
+
+
+def _empty(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+def _folder(path: Path, chance: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _dangling(path: Path, chance: random.Random) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def _truncate(path: Path, chance: random.Random) -> None:
+    size = path.stat().st_size
+    places = (1, 7, 8, 9, size // 2, size - 2, chance.randrange(1, size - 1))
+    os.truncate(path, min(chance.choice(places), size - 2))  # the last byte of JSON is a line break
+
+
+def _flip(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def _noise(path: Path, chance: random.Random) -> None:
+    path.write_bytes(chance.randbytes(path.stat().st_size))
+
+
+def _nul(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+class _Payload:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def _pickle(path: Path, chance: random.Random) -> None:
+    if chance.random() < 0.5:
+        path.write_bytes(pickle.dumps({"W1": _Payload(run_mark())}))
+    else:
+        torch.save({"W1": _Payload(run_mark())}, path)
+
+
+def run_mark() -> Path:
+    """What exists once somebody has run code out of a file."""
+    return Path.cwd() / "code-was-run"
+
+
+# To JSON
+
+
+def _nesting(path: Path, chance: random.Random) -> None:
+    depth = 5_000_000 if chance.random() < 0.1 else 100_000
+    path.write_bytes(b'{"a":' + b"[" * depth + b"]" * depth + b"}\n")
+
+
+def _edit(change: Callable[[dict[str, Any], random.Random], Any]) -> Damage:
+    """Change the object in a file; of JSON lines, one of them."""
+
+    def damage(path: Path, chance: random.Random) -> None:
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        number = chance.randrange(len(lines))
+        value = json.loads(lines[number])
+        lines[number] = json.dumps(change(value, chance) or value)
+        path.write_text("\n".join(lines) + "\n")
+
+    return damage
+
+
+def _put(*values: object) -> Damage:
+    """Put one of the values under one of the keys."""
+
+    def change(value: dict[str, Any], chance: random.Random) -> None:
+        value[chance.choice(list(value))] = chance.choice(values)
+
+    return _edit(change)
+
+
+def _without(value: dict[str, Any], chance: random.Random) -> None:
+    del value[chance.choice(list(value))]
+
+
+def _version(value: dict[str, Any], chance: random.Random) -> None:
+    value["version"] = chance.choice((0, 2, "1", None, 1.5, [1]))
+
+
+def code(path: Path, chance: random.Random) -> None:
+    """A model's config that would have code of its own run."""
+    (path.parent / "evil.py").write_text(f"import os\nos.mkdir({str(run_mark())!r})\n")
+    value = json.loads(path.read_text())
+    names = {
+        "AutoConfig": "evil.Config",
+        "AutoModelForCausalLM": "evil.Model",
+        "AutoTokenizer": ["evil.Slow", "evil.Fast"],
+    }
+    value |= {"auto_map": names, "trust_remote_code": True}
+    if chance.random() < 0.5:
+        value["model_type"] = "__import__('os').mkdir('code-was-run')"
+    path.write_text(json.dumps(value))
+
+
+# To weights
+
+
+def _tensors(change: Callable[[dict[str, torch.Tensor], str], None]) -> Damage:
+    """Change the tensors of a file and write it as anybody could, without our digest."""
+
+    def damage(path: Path, chance: random.Random) -> None:
+        tensors = load(path.read_bytes())
+        change(tensors, chance.choice(sorted(tensors)))
+        path.write_bytes(
+            save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
+        )
+
+    return damage
+
+
+def _becomes(make: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
+    return _tensors(lambda tensors, name: tensors.__setitem__(name, make(tensors[name])))
+
+
+def _bin_only(path: Path, chance: random.Random) -> None:
+    path.unlink()
+    _pickle(path.with_name("pytorch_model.bin"), chance)
+
+
+# To data
+
+
+def _line_becomes(*contents: bytes) -> Damage:
+    def damage(path: Path, chance: random.Random) -> None:
+        lines = path.read_bytes().splitlines()
+        lines[chance.randrange(len(lines))] = chance.choice(contents)
+        path.write_bytes(b"\n".join(lines) + b"\n")
+
+    return damage
+
+
+def _crlf_and_bom(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+
+
+ANY: Final[dict[str, Damage]] = {
+    "empty": _empty,
+    "a folder": _folder,
+    "a dangling link": _dangling,
+    "truncated": _truncate,
+    "a bit flipped": _flip,
+    "noise": _noise,
+    "NUL bytes": _nul,
+    "a pickle": _pickle,
+}
+_JSON: Final[dict[str, Damage]] = {
+    "nesting": _nesting,
+    "a list": lambda path, chance: _write(path, "[1, 2]\n"),
+    "not finite": _put(float("nan"), float("inf")),
+    "a number without end": lambda path, chance: _write(path, '{"version": 1' + "0" * 5000 + "}\n"),
+    "another version": _edit(_version),
+    "a key missing": _edit(_without),
+    "a key more": _edit(lambda value, chance: value.update({"nothing": 1})),
+    "another type": _put(None, "x", -1, [], {}, True, [[]], 1e308, 10**400, "__import__('os').mkdir('code-was-run')"),
+}
+DAMAGES: Final[dict[Kind, dict[str, Damage]]] = {
+    "weights": {
+        **ANY,
+        "not finite": _becomes(lambda t: torch.full_like(t, float("nan")) if t.dim() else t * float("inf")),
+        "another shape": _becomes(lambda t: torch.zeros(*t.shape, 2)),
+        "no entries": _becomes(lambda t: torch.zeros(0)),
+        "another dtype": _becomes(lambda t: t.to(torch.int32)),
+        "a tensor missing": _tensors(lambda tensors, name: tensors.__delitem__(name)),
+        "a pickle alone": _bin_only,
+    },
+    "json": ANY | _JSON,
+    "text": ANY | _JSON,
+    "lines": ANY | {name: _JSON[name] for name in ("nesting", "not finite", "a key missing", "another type")},
+    "rows": ANY,
+    "data": {
+        **ANY,
+        "bad UTF-8": _line_becomes(b"\xff\xfe||1 #### 1", b'{"question": "\xc3\x28"}'),
+        "no separators": _line_becomes(b"1 + 2 = 3", b'{"question": "1"}', b"1||2", b"1 #### 2"),
+        "an empty line": _line_becomes(b"", b"   "),
+        "a million characters": _line_becomes(b"1" * 1_000_001, b'{"question": "' + b"1" * 1_000_000 + b'"}'),
+        "a NUL": _line_becomes(b"1\0||2 #### 3", b'{"question": "\\u0000", "steps": [], "answer": "1"}'),
+        "nesting": _line_becomes(b"[" * 500_000, b'{"question":' * 80_000),
+        "CRLF and BOM": _crlf_and_bom,
+    },
+}
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
