@@ -3,12 +3,14 @@
 mkdocs calls the functions that begin with ``on_``.
 """
 
-import html
 import re
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -22,6 +24,12 @@ FROM_ROOT = {
 """Pages that are not in docs/: one source each, wherever they are read."""
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Teach Markdown formulas, in pages and docstrings alike."""
+    config.markdown_extensions.append(Formulas())  # pyright: ignore[reportArgumentType]  (an object will do for a name)
+    return config
+
+
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
     """Add the pages from the root, their links as seen from docs/."""
     for page, source in FROM_ROOT.items():
@@ -30,10 +38,21 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
     return files
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers know: a script for them would have to be fetched."""
-    return re.sub(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', _formula, content, flags=re.DOTALL)
+class Formulas(Extension):
+    r"""Formulas, \(…\) and \[…\], as MathML, which browsers know: a script for them would have to be fetched."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """After code is out of the way (25), before tables are cut at their bars."""
+        md.preprocessors.register(_Formulas(md), "formulas", 24)
 
 
-def _formula(match: re.Match[str]) -> str:
-    return convert(html.unescape(match[3]), display="block" if match[2] == "[" else "inline")
+class _Formulas(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        text = re.sub(r"\\\((.+?)\\\)", self._inline, "\n".join(lines), flags=re.DOTALL)
+        return re.sub(r"^ *\\\[(.+?)\\\]$", self._block, text, flags=re.DOTALL | re.MULTILINE).split("\n")
+
+    def _inline(self, match: re.Match[str]) -> str:
+        return self.md.htmlStash.store(convert(match[1]))
+
+    def _block(self, match: re.Match[str]) -> str:
+        return f"\n{self.md.htmlStash.store(convert(match[1], display='block'))}\n"
