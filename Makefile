@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 PYTHON ?= python3
-EXTRAS := dev,lm,ray
+EXTRAS := dev,docs,lm,ray
 BIN := .venv/bin
 STAMP := .venv/installed
 
@@ -11,7 +11,7 @@ ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/pytho
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: help install paper screenshots bench mutants check format test test-all clean
+.PHONY: help install paper screenshots docs bench mutants check format test test-all clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ paper: $(STAMP)  ## reproduce the paper into report/index.html (about a minute)
 
 screenshots: paper  ## the README's pictures of that page (needs chromium)
 	$(BIN)/python tools/screenshots.py report
+
+docs: $(STAMP)  ## the site of docs/ into site/index.html; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(STAMP)  ## speed and memory as ratios of one run (some minutes; quiet machine)
 	$(BIN)/internalize bench
