@@ -57,4 +57,7 @@ def markdown_became_what_it_looks_like(site: Path):
     for page in site.rglob("*.html"):
         html = re.sub(r"<(pre|code|math|script|style)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for paragraph in re.findall(r"<p>(.*?)</p>", html, re.DOTALL):
-            assert not re.search(r"^\s*(?:[-*|]|\d+\.|:::) |\\[(\[]|\\frac|```", paragraph, re.MULTILINE), (page, paragraph)
+            assert not re.search(r"^\s*(?:[-*|]|\d+\.|:::) |\\[(\[]|\\frac|```", paragraph, re.MULTILINE), (
+                page,
+                paragraph,
+            )

@@ -11,7 +11,9 @@ HOUSE = Path(internalize.__file__).parent
 MODULES = sorted(HOUSE.rglob("*.py"))
 ROWS = [
     re.findall(r"`(\w+)`", row)
-    for row in re.findall(r"^\| [a-z ]+ \| (`.*`) \|$", BY_NAME["docs/layout.md"].read_text(encoding="utf-8"), re.MULTILINE)
+    for row in re.findall(
+        r"^\| [a-z ]+ \| (`.*`) \|$", BY_NAME["docs/layout.md"].read_text(encoding="utf-8"), re.MULTILINE
+    )
 ]
 FLOOR = {name: floor for floor, row in enumerate(ROWS) for name in row}
 

@@ -1,6 +1,6 @@
-"""The tables of docs/findings.md, docs/speed.md and docs/language-models.md, of docs/finite-n.md and of the README, from the
-stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and benchmarks/prediction_table.py: `python tools/findings.py` writes
-them in.
+"""The tables of docs/findings.md, docs/speed.md, docs/language-models.md, docs/finite-n.md and of the README, from the stored
+results of `internalize compare`, `bench`, `sweep show` and `lm compare` and of benchmarks/prediction_table.py: `python
+tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it.
