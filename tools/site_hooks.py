@@ -47,12 +47,16 @@ class Formulas(Extension):
 
 
 class _Formulas(Preprocessor):
+    def __init__(self, md: Markdown) -> None:
+        super().__init__(md)
+        self._keep = md.htmlStash.store
+
     def run(self, lines: list[str]) -> list[str]:
         text = re.sub(r"\\\((.+?)\\\)", self._inline, "\n".join(lines), flags=re.DOTALL)
         return re.sub(r"^ *\\\[(.+?)\\\]$", self._block, text, flags=re.DOTALL | re.MULTILINE).split("\n")
 
     def _inline(self, match: re.Match[str]) -> str:
-        return self.md.htmlStash.store(convert(match[1]))
+        return self._keep(convert(match[1]))
 
     def _block(self, match: re.Match[str]) -> str:
-        return f"\n{self.md.htmlStash.store(convert(match[1], display='block'))}\n"
+        return f"\n{self._keep(convert(match[1], display='block'))}\n"
