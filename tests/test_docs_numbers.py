@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from internalize.bench import ratios
 from internalize.options import Grid, SolveOptions
 from internalize.parity.algorithm import solve
-from internalize.parity.certificates import Certificate, World, certify
+from internalize.parity.certificates import Certificate, World, certify, concentration, theorem
+from internalize.parity.certificates.world import EXHAUSTIVE
 from internalize.parity.prediction import Setting, predict
 from internalize.results import FOLDER
 from tests import mutants
@@ -148,6 +150,24 @@ CLAIMS: list[tuple[str, str, Values]] = [
     ),
     # Statements
     ("docs/statements.md", "`tests/mutants.py` has {} broken models", lambda: [len(mutants.MUTANTS)]),
+    (
+        "docs/statements.md",
+        "Up to n = {} all 2^n inputs are looked at and, for the barrier, all secrets. Above, {} drawn inputs",
+        lambda: [EXHAUSTIVE, World.test_count],
+    ),
+    (
+        "docs/statements.md",
+        "all tuples up to T = {} positions, above that all of order 2 and those of {} drawn pairs",
+        lambda: [max(T for T in range(100) if math.comb(T, 2) <= concentration._ALL_PAIRS), concentration._ALL_PAIRS],
+    ),
+    ("docs/statements.md", "checked by {} runs where n ≤ {}", lambda: [theorem._TRIALS, theorem._TRIAL_N]),
+    # Speed
+    (
+        "docs/speed.md",
+        "{} of the {} plain runs; of every run {} updates a stage",
+        lambda: [ratios._PLAIN_RUNS, ratios._RUNS, ratios._UPDATES],
+    ),
+    ("docs/speed.md", "An answer's latency is the median of {}, for one sample", lambda: [ratios._ANSWERS]),
     # Finite n
     ("docs/finite-n.md", "here {:.2f}: the layer attends", lambda: [attention(2, 30)]),
     ("docs/finite-n.md", "n = 67^16 ≈ 10^{:.1f} at ε = 1", lambda: [predict(Setting(n=30, k=16)).theorem_log10_n]),
