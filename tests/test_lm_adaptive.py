@@ -79,6 +79,24 @@ def test_how_long_attempts_last():
     assert Schedule(replace(OPTIONS, patience=50), 3, None, (0, 2)).longest(2) == 9  # no stage has more
 
 
+def test_patience_is_with_what_gets_on():
+    """A stage that rises is left alone until it has not for ``patience`` updates; what only jumps up and down does not rise."""
+    options = replace(OPTIONS, stage_steps=1000)
+    course = [1.0, *(0.1 + 0.02 * step for step in range(20)), *([0.5, 0.46] * 10)]
+    schedule = Schedule(options, 5, None, (0, 4))
+    for done, accuracy in enumerate(course, start=1):
+        schedule.advance(done, accuracy)
+        if len(schedule.attempts) == 3:
+            break
+    last_rise = next(done for done, accuracy in enumerate(course, start=1) if done > 1 and accuracy >= 0.46)
+    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 4), Attempt(last_rise + options.patience, 2)]
+    assert schedule.best == (0.0, schedule.attempts[-1].begins)
+    limited = Schedule(replace(options, stage_steps=9), 5, None, (0, 4))
+    for done, accuracy in enumerate(course, start=1):
+        limited.advance(done, accuracy)
+    assert limited.attempts[2] == Attempt(11, 2)  # no stage has more than stage_steps, rising or not
+
+
 @given(st.integers(1, 60), st.lists(st.integers(1, 3), max_size=20), st.data())
 def test_any_course(length: int, levels: list[int], data: st.DataObject):
     """Whatever accuracies say: it comes to its end, no removal is smaller than a step, and none goes behind the last good one."""

@@ -1,6 +1,7 @@
 """`lm compare`: derived schedules, equal tokens, rows, and a comparison that is stopped, crashes and goes on."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted
 from internalize.intervals import mean_interval, wilson
+from internalize.lm.against import against_linear
 from internalize.lm.compare import Cost, Setting, TooFewSteps, _row, compare, measure_costs, settings
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.schedule import Schedule
@@ -173,12 +176,58 @@ def test_row_of_finished_runs(tmp_path: Path):
         "tokens": 1001,
         "tokens_per_answer": 3.0,
         "steps_to_99": None,  # one of three
+        "steps_after_explicit": None,
+        "each": [
+            {"seed": 0, "exact_match": 1.0, "explicit": 10, "after_explicit": 20},
+            {"seed": 1, "exact_match": 0.98, "explicit": 10, "after_explicit": None},
+            {"seed": 2, "exact_match": 0.5, "explicit": 10, "after_explicit": None},
+        ],
         "seconds": 2.0,
         "runs": [str(folder / f"seed-{seed}") for seed in range(3)],
     }
     pair = _row(setting, (0, 1), tmp_path)
     assert pair is not None
-    assert pair["steps_to_99"] == 30  # half of them got there
+    assert (pair["steps_to_99"], pair["steps_after_explicit"]) == (30, 20)  # half of them got there
+    finished(folder / "seed-3", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
+    alike = _row(setting, (0, 3), tmp_path)
+    assert alike is not None
+    assert (alike["exact_match_low"], alike["exact_match_high"]) == wilson(400, 400)  # no spread is not certainty
+
+
+def test_against_linear():
+    """Seed by seed: differences with a one-sided bound, ratios by their logarithms; only where both have the seed."""
+
+    def row(method: str, budget: str, *each: tuple[int, float, int | None]) -> dict[str, Any]:
+        keys = ("seed", "exact_match", "after_explicit")
+        return {"method": method, "budget": budget, "each": [dict(zip(keys, own, strict=True)) for own in each]}
+
+    rows = [
+        row("log-icot", "steps", (0, 1.0, 50), (1, 0.9, 100), (2, 1.0, None), (7, 1.0, 1)),
+        row("icot", "steps", (0, 1.0, 100), (1, 0.6, 100), (2, 0.9, 40)),
+        row("none", "tokens", (0, 0.5, None)),
+        row("pause", "steps", (9, 0.5, None)),
+        row("cot", "steps", (0, 1.0, None)),
+    ]
+    log, linear, elsewhere, no_seed, alone = (each["against_linear"] for each in against_linear(rows))
+    assert linear is elsewhere is no_seed is None
+    differences = np.array([0.0, 0.3, 0.1])
+    low = differences.mean() - 2.9200 * differences.std(ddof=1) / math.sqrt(3)  # t at 95 % with two degrees of freedom
+    assert (log["seeds"], log["ratio_seeds"]) == (3, 2)
+    assert log["exact_match"] == pytest.approx(differences.mean())
+    assert log["exact_match_low"] == pytest.approx(low)
+    assert log["ratio"] == pytest.approx(math.sqrt(0.5))  # of 1/2 and 1
+    spread = 12.7062 * math.log(2) / 2
+    assert log["ratio_low"] == pytest.approx(math.sqrt(0.5) * math.exp(-spread))
+    assert log["ratio_high"] == pytest.approx(math.sqrt(0.5) * math.exp(spread))
+    assert alone == {
+        "seeds": 1,
+        "exact_match": 0.0,
+        "exact_match_low": None,
+        "ratio_seeds": 0,
+        "ratio": None,
+        "ratio_low": None,
+        "ratio_high": None,
+    }
 
 
 # Whole comparisons

@@ -98,7 +98,7 @@ def test_the_first_stage_may_take_half_of_all():
 
 
 def test_goes_on_where_it_stopped():
-    """The attempts of a checkpoint and the last good stage are all that a resumed run needs."""
+    """The attempts of a checkpoint, the last good stage and when it last got on are all that a resumed run needs."""
     options = ScheduleOptions(advance="accuracy", threshold=0.5, stage_steps=40)
     whole, first = Schedule(options, 5, None), Schedule(options, 5, None)
     accuracies = [(done, done % 35 / 35) for done in range(5, 200, 5)]
@@ -107,7 +107,7 @@ def test_goes_on_where_it_stopped():
     for done, accuracy in accuracies[:10]:
         first.advance(done, accuracy)
     second = Schedule(options, 5, None)
-    second.attempts, second.good = list(first.attempts), first.good
+    second.attempts, second.good, second.best = list(first.attempts), first.good, first.best
     for done, accuracy in accuracies[10:]:
         second.advance(done, accuracy)
     assert second.begins == whole.begins

@@ -3,7 +3,8 @@ results of `internalize compare`, `bench`, `sweep show` and `lm compare` and of 
 tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
-`--bench FOLDER`, the results and profiles of that bench into bench.json beside it.
+`--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
+folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json.
 """
 
 import json
@@ -49,6 +50,18 @@ def store_bench(folder: Path) -> None:
     text = ",\n".join(f"{json.dumps(key)}: {json.dumps(own, ensure_ascii=False)}" for key, own in found.items())
     text += f',\n"profiles": {json.dumps(profiles, ensure_ascii=False)}'
     BENCH.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+
+
+def store_lm(name: str, folders: Iterable[Path]) -> None:
+    """Keep the rows of language models: not the paths of this machine."""
+    rows: list[Row] = []
+    for folder in folders:
+        for row in json.loads((folder / "rows.json").read_text(encoding="utf-8"))["rows"]:
+            config = json.loads((Path(row["runs"][0]) / "config.json").read_text(encoding="utf-8"))
+            asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every")}
+            rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
+    text = ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
+    (FOLDER / f"{name}.json").write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
 
 
 def _tried(row: Row) -> Row:
@@ -225,6 +238,8 @@ def main() -> None:
         store(Path(folder) for folder in sys.argv[2:])
     if sys.argv[1:2] == ["--bench"]:
         store_bench(Path(sys.argv[2]))
+    if sys.argv[1:2] == ["--lm"]:
+        store_lm(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
     found = all_tables()
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")

@@ -2,11 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 _Z: Final = 1.959963984540054
-# Student's t at 97.5 %, by degrees of freedom; beyond, the normal's with its first correction is within 0.1 %.
-_T: Final = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+# Student's t by degrees of freedom, at 95 % (for one side) and at 97.5 % (for two), and the normal's; beyond the table that one
+# with its first correction is within 0.1 %.
+_T: Final = {
+    1: ((6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432, 1.8946, 1.8595, 1.8331, 1.8125), 1.6448536269514722),
+    2: ((12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281), _Z),
+}
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -17,12 +21,16 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean with Student's interval; of a single value, no interval but the value itself."""
+def mean_interval(values: Sequence[float], sides: Literal[1, 2] = 2) -> tuple[float, float, float]:
+    """The mean with Student's interval; of a single value, no interval but the value itself.
+
+    With ``sides=1`` each end is a bound of its own: the mean is above the lower one with 95 %.
+    """
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, mean, mean
     freedom = len(values) - 1
-    t = _T[freedom - 1] if freedom <= len(_T) else _Z + (_Z**3 + _Z) / (4 * freedom)
+    table, z = _T[sides]
+    t = table[freedom - 1] if freedom <= len(table) else z + (z**3 + z) / (4 * freedom)
     half = t * math.sqrt(sum((value - mean) ** 2 for value in values) / freedom / len(values))
     return mean, mean - half, mean + half

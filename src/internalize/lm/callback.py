@@ -176,6 +176,7 @@ class StageCallback(TrainerCallback):
                 "step": state.global_step,
                 "attempts": self.schedule.attempts,
                 "good": self.schedule.good,
+                "best": self.schedule.best,
                 "stages": self.finished_stages,
                 "latest": self.latest,
                 "stop_at": self._stop_at,
@@ -221,6 +222,7 @@ class StageCallback(TrainerCallback):
         place = read_place(checkpoint)
         self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
         self.schedule.good = place["good"]
+        self.schedule.best = (place["best"][0], place["best"][1])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
         self.finished_stages = place["stages"]
         self.latest = place["latest"]
@@ -250,8 +252,9 @@ def _trained(model: Any) -> dict[str, torch.nn.Parameter]:
 def read_place(checkpoint: Path) -> Json:
     """What a checkpoint says of the curriculum, after its files have been found undamaged."""
     place = read_json(checkpoint / PLACE)
-    kinds = {"step": int, "attempts": list, "good": int, "stages": list, "latest": dict, "losses": list, "files": dict}
-    kinds |= {"seconds": (int, float), "stop_at": (int, type(None))}
+    kinds = {"step": int, "good": int, "latest": dict, "files": dict, "seconds": (int, float)}
+    kinds |= dict.fromkeys(("attempts", "best", "stages", "losses"), list)
+    kinds |= {"stop_at": (int, type(None))}
     for key, kind in kinds.items():
         if not isinstance(place.get(key), kind):
             raise InputError(f"{checkpoint / PLACE} is damaged: its {key} is {place.get(key)!r}")

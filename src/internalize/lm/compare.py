@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.files import write_json
-from internalize.intervals import mean_interval, wilson
+from internalize.lm.against import against_linear, explicit_and_after
 from internalize.lm.internalization import SAMPLE, Internalization
 from internalize.lm.models import load_tokenizer
 from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_method
@@ -29,7 +29,7 @@ from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
 from internalize.lm.train import KIND, run_config
 from internalize.lm.workers import How, LmJob
-from internalize.rows import ROWS, SOLVED, first_solved, median_of
+from internalize.rows import ROWS, first_solved, median_of, over_seeds
 from internalize.runs import Run
 from internalize.workers import run_all
 
@@ -221,7 +221,7 @@ def compare(
 
     unfinished = [job for job in todo if not Run(job.folder).finished]
     run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
-    rows = [row for setting in planned if (row := _row(setting, seeds, out))]
+    rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:
         write_json(out / ROWS, {"rows": rows})
     if failures and refused is None:
@@ -259,23 +259,25 @@ def _check(
 
 def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
     """What the finished runs of a setting came to; None if there is none."""
-    runs = [run for seed in seeds if (run := Run(out / setting.folder / f"seed-{seed}")).finished]
-    if not runs:
+    found = {seed: run for seed in seeds if (run := Run(out / setting.folder / f"seed-{seed}")).finished}
+    if not found:
         return None
+    runs = list(found.values())
     results = [run.result for run in runs]
     solved = [first_solved(run, setting.stages, "exact_match") for run in runs]
-    exact = [float(result["exact_match"]) for result in results]
-    mean, low, high = mean_interval(exact)
-    if len(runs) == 1:
-        low, high = wilson(round(mean * results[0]["examples"]), results[0]["examples"])
+    exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
+    each = [
+        {"seed": seed, "exact_match": run.result["exact_match"], **explicit_and_after(run, setting.stages)}
+        for seed, run in found.items()
+    ]
     return {
         "method": setting.method,
         "budget": setting.budget,
         "seeds": len(runs),
-        "exact_match": mean,
-        "exact_match_low": max(low, 0.0),
-        "exact_match_high": min(high, 1.0),
-        "solved": sum(value >= SOLVED for value in exact),
+        "exact_match": exact["accuracy"],
+        "exact_match_low": exact["accuracy_low"],
+        "exact_match_high": exact["accuracy_high"],
+        "solved": exact["solved"],
         "reached": sum(any(r["stage"] == setting.stages for r in result["stages"]) for result in results),
         "stages": setting.stages,
         "attempts": statistics.fmean(len(result["stages"]) for result in results),
@@ -284,6 +286,8 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         "tokens": _mean(results, "tokens"),
         "tokens_per_answer": statistics.fmean(result["tokens_per_answer"] for result in results),
         "steps_to_99": median_of(solved, "step"),
+        "steps_after_explicit": median_of(each, "after_explicit"),
+        "each": each,
         "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
         "runs": [str(run.path) for run in runs],
     }

@@ -114,8 +114,9 @@ class ScheduleOptions:
     stage_steps: int = 1000
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
     patience: int = 300
-    """For adaptive: updates after which a stage that has not reached the threshold is given up, unless it removes a single
-    step: that one has --stage-steps. Training goes back to the weights of the last stage that passed, and tries half as much."""
+    """For adaptive: a stage whose exact match has not risen by 5 points for so many updates is given up, unless it removes a
+    single step: that one has --stage-steps. Training goes back to the weights of the last stage that passed, and tries half
+    as much."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0

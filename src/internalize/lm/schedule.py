@@ -3,11 +3,14 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from internalize.curriculum import largest_removal, smaller_removal
 from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
+
+RISE: Final = 0.05
+"""What accuracy must gain to count as getting on: more than it jumps by between two evaluations that learn nothing."""
 
 
 class Attempt(NamedTuple):
@@ -21,8 +24,8 @@ class Schedule:
     """Which stage an update belongs to. That is a function of its number alone, so batches may be prepared ahead and a resumed
     run sees the same ones.
 
-    Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that does not
-    reach the threshold with ``patience`` updates is followed by one that removes half as much, counted from the last good
+    Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that has not
+    got on for ``patience`` updates is followed by one that removes half as much, counted from the last good
     stage; the one after a good stage goes for the next target again. An attempt at the very next stage cannot be made
     smaller and has ``stage_steps``; then its stage counts as good, whatever it came to. Without stages between targets all
     attempts are of this kind: each stage has one.
@@ -42,6 +45,8 @@ class Schedule:
         """In the order of training."""
         self.good = -1
         """By accuracy: the last stage that was passed, or had all the updates it may have."""
+        self.best = (0.0, 0)
+        """The accuracy with which the attempt under way last got on, and after how many updates of training that was."""
         self.unsmoothed = 0
         """Updates before smoothing sets in."""
         if options.advance == "steps":
@@ -59,7 +64,7 @@ class Schedule:
     def restart(self) -> None:
         """Forget the attempts that accuracy has led to."""
         if self.options.advance == "accuracy":
-            self.attempts, self.good = [Attempt(0, 0)], -1
+            self.attempts, self.good, self.best = [Attempt(0, 0)], -1, (0.0, 0)
 
     @property
     def begins(self) -> list[int]:
@@ -89,7 +94,7 @@ class Schedule:
     def longest(self, stage: int) -> float:
         """Updates that an attempt at a stage may have when accuracy decides."""
         if stage - self.good > 1:
-            return min(self.options.patience, self.options.stage_steps)
+            return self.options.stage_steps
         if stage == self.stages - 1:
             return math.inf
         first = self.options.first_steps or max(self.options.steps // 2, 1)
@@ -104,9 +109,13 @@ class Schedule:
         if self.options.advance != "accuracy" or done <= began or self.good == self.stages - 1:
             return False
         begins = done + 1
+        if accuracy >= self.best[0] + RISE:
+            self.best = accuracy, done
         passed = accuracy >= self.options.threshold
-        if not passed and begins - began < self.longest(stage):
+        stalls = self.may_go_back and begins - max(began, self.best[1]) >= self.options.patience
+        if not (passed or stalls) and begins - began < self.longest(stage):
             return False
+        self.best = 0.0, begins
         if passed or not self.may_go_back:
             self.good = stage
             if stage == self.stages - 1:
