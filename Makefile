@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 PYTHON ?= python3
-EXTRAS := dev,lm,ray
+EXTRAS := dev,docs,lm,ray
 BIN := .venv/bin
 STAMP := .venv/installed
 
@@ -11,7 +11,7 @@ ifneq ($(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(BIN)/pytho
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: help install paper screenshots bench mutants faults check format test test-all clean
+.PHONY: help install paper screenshots docs bench mutants faults check format test test-all clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,13 +27,16 @@ paper: $(STAMP)  ## reproduce the paper into report/index.html (about a minute)
 screenshots: paper  ## the README's pictures of that page (needs chromium)
 	$(BIN)/python tools/screenshots.py report
 
+docs: $(STAMP)  ## the site of docs/ into site/index.html; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: $(STAMP)  ## speed and memory as ratios of one run (some minutes; quiet machine)
 	$(BIN)/internalize bench
 
 mutants: $(STAMP)  ## broken models, each with the certificate that catches it
 	$(BIN)/python -m tests.mutants
 
-faults: $(STAMP)  ## kill -9, full disks, two processes, load: what is survived (an hour)
+faults: $(STAMP)  ## kill -9, full disks, broken files, absurd command lines: what is survived (hours)
 	$(BIN)/python -m tests.faults
 
 check: $(STAMP)  ## lint, format and types

@@ -1,8 +1,9 @@
 """Algorithm 1 at finite n, predicted against measured: success rates, the law of B*(n), tolerated oracle errors.
 
-    nice -n 19 python benchmarks/prediction_table.py --out src/internalize/results/finite-n.json > finite-n-tables.md
+    nice -n 19 python benchmarks/prediction_table.py --out src/internalize/results/finite-n.json
 
-Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the seeds stated. With
+Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the seeds stated. Each row is printed
+as it is made; ``tools/findings.py`` makes the tables of docs/finite-n.md from the file. With
 --parts law,oracle only those tables are made; --quick is a minute's check of the script itself.
 """
 
@@ -20,7 +21,7 @@ import torch
 from internalize.options import SolveOptions
 from internalize.parity.algorithm import samples_of, setting_of, solve
 from internalize.parity.population import StageGradient
-from internalize.parity.prediction import Setting, limit_factor
+from internalize.parity.prediction import Setting
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ def row(label: str, options: SolveOptions, samples: int, seeds: int, first: int 
     }
 
 
+def shown(found: dict[str, Any]) -> dict[str, Any]:
+    print(json.dumps(found), flush=True)
+    return found
+
+
 def table_of_successes(quick: bool) -> list[dict[str, Any]]:
     cases: list[tuple[str, SolveOptions]] = [
         *(("k = n/2", SolveOptions(n=n, k=n // 2)) for n in (16, 32, 64, 128, 256)),
@@ -78,21 +84,12 @@ def table_of_fresh_seeds(quick: bool) -> list[dict[str, Any]]:
 def at_half(cases: list[tuple[str, SolveOptions, int]], first: int, quick: bool) -> list[dict[str, Any]]:
     """Success measured where one half is predicted."""
     rows: list[dict[str, Any]] = []
-    print("| case | n | k | B at predicted 50 % | if entries were independent | measured | standard errors |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
     for label, options, seeds in cases:
         if quick and options.n > 32:
             continue
         samples = setting_of(options).samples_for(0.5)
         assert samples is not None
-        found = row(label, options, samples, 10 if quick else seeds, first)
-        share = found["successes"] / found["seeds"]
-        print(
-            f"| {label} | {options.n} | {options.k} | {samples} | {found['independent']:.3f} "
-            f"| {share:.3f} ({found['successes']}/{found['seeds']}) | {found['z']:+.1f} |",
-            flush=True,
-        )
-        rows.append(found)
+        rows.append(shown(row(label, options, samples, 10 if quick else seeds, first)))
     return rows
 
 
@@ -101,10 +98,6 @@ def table_of_the_law(quick: bool) -> list[dict[str, Any]]:
     normal = statistics.NormalDist()
     seeds = {16: 200, 32: 200, 64: 200, 128: 50, 256: 50, 512: 16, 1024: 8}
     rows: list[dict[str, Any]] = []
-    print(
-        f"| n | B* predicted | over n ln n (limit {limit_factor(0.5):g}) | B* measured | successes at 0.8, 1, 1.25 B* | n³ |"
-    )
-    print("| --- | --- | --- | --- | --- | --- |")
     for n, count in seeds.items():
         if quick and n > 32:
             continue
@@ -118,10 +111,7 @@ def table_of_the_law(quick: bool) -> list[dict[str, Any]]:
         slope, intercept = statistics.linear_regression(x, y)
         measured = math.exp(-intercept / slope) if slope > 0 else None
         ratio = samples / (n * math.log(n))
-        counts = ", ".join(f"{point['successes']}/{point['seeds']}" for point in points)
-        shown = "–" if measured is None else f"{measured:.0f}"
-        print(f"| {n} | {samples} | {ratio:.1f} | {shown} | {counts} | {n**3:.2g} |", flush=True)
-        rows.append({"n": n, "predicted": samples, "measured": measured, "ratio": ratio, "points": points})
+        rows.append(shown({"n": n, "predicted": samples, "measured": measured, "ratio": ratio, "points": points}))
     return rows
 
 
@@ -137,8 +127,6 @@ def predicted_largest_error(options: SolveOptions, samples: int) -> float:
 
 def table_of_oracle_errors(quick: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    print("| oracle | n | k | B | error at predicted 50 % | predicted at 0.9, 1, 1.1 of it | measured | seeds |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for n in (16, 32, 64):
         if quick and n > 16:
             continue
@@ -152,13 +140,7 @@ def table_of_oracle_errors(quick: bool) -> list[dict[str, Any]]:
                 row(oracle, replace(options, oracle_error=largest * f), samples, seeds) | {"oracle_error": largest * f}
                 for f in (0.9, 1.0, 1.1)
             ]
-            predicted = ", ".join(f"{point['predicted']:.2f}" for point in points)
-            measured = ", ".join(f"{point['successes'] / seeds:.2f}" for point in points)
-            print(
-                f"| {oracle} | {n} | {n // 2} | {samples} | {largest:.3g} | {predicted} | {measured} | {seeds} |",
-                flush=True,
-            )
-            rows.append({"oracle": oracle, "n": n, "largest": largest, "points": points})
+            rows.append(shown({"oracle": oracle, "n": n, "largest": largest, "points": points}))
     return rows
 
 
@@ -177,7 +159,6 @@ def main() -> None:
     }
     for part in arguments.parts.split(","):
         rows = makers[part](arguments.quick)
-        print(flush=True)
         if arguments.out is not None:
             kept: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
             whole = arguments.out.with_suffix(".part")

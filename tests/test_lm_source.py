@@ -1,14 +1,16 @@
 """Examples by position: every epoch another order, nothing held out is trained on."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from internalize.errors import InputError
 from internalize.lm.example import Example
 from internalize.lm.readers import read_examples, write_examples
-from internalize.lm.source import eval_examples, of_examples, open_source
-from internalize.lm.tasks import get_task
+from internalize.lm.source import eval_examples, of_examples, of_task, open_source
+from internalize.lm.tasks import Task, TaskStream, get_task
 
 
 def numbered(path: Path, count: int, questions: int | None = None) -> Path:
@@ -109,3 +111,36 @@ def test_what_to_evaluate_on(tmp_path: Path):
         open_source("parity", 0, held_out=-1)
     with pytest.raises(InputError, match="say how many"):
         open_source("parity", 0).test()
+
+
+@dataclass(frozen=True)
+class Doubling(Task):
+    """A task of somebody else's: its questions are numbers, the same in every stream."""
+
+    most: int = 1000
+    seed: int = 0
+    name: ClassVar[str] = "doubling"
+
+    @property
+    def questions(self) -> int:
+        return self.most
+
+    def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
+        return [Example(str(i % self.most), (), str(2 * (i % self.most))) for i in range(start, start + count)]
+
+
+def test_a_task_of_ones_own_is_held_out_as_ours_are():
+    source = of_task(Doubling(), held_out=20)
+    assert (source.spec, source.size) == ("doubling:most=1000,seed=0", None)
+    trained = {source.train(position).question for position in range(2000)}
+    validated = {example.question for example in source.validation}
+    tested = {example.question for example in source.test(20)}
+    assert len(validated) == len(tested) == 20
+    assert not trained & validated
+    assert not trained & tested
+    assert not validated & tested
+    given = [Example("7", (), "14")]
+    assert of_task(Doubling(), validation=given, held_out=20).validation == given
+    said: list[str] = []
+    assert of_task(Doubling(most=10), held_out=3, say=said.append).validation
+    assert "doubling:most=10,seed=0 has 10 questions: too few to hold some out" in said[0]

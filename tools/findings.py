@@ -1,6 +1,6 @@
-"""The tables of docs/findings.md, docs/speed.md, docs/language-models.md and docs/reliability.md, of phase diagrams in
-docs/finite-n.md and of the README, from the stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and
-`make faults`: `python tools/findings.py` writes them in.
+"""The tables of docs/findings.md, docs/speed.md, docs/language-models.md, docs/reliability.md, docs/finite-n.md and of the README,
+from the stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and `make faults` and of
+benchmarks/prediction_table.py: `python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
@@ -23,6 +23,7 @@ STORED = FOLDER / "compare.json"
 BENCH = FOLDER / "bench.json"
 PHASE = FOLDER / "phase.json"
 FAULTS = FOLDER / "faults.json"
+FINITE = FOLDER / "finite-n.json"
 PARITY, PARITY_30 = FOLDER / "lm-parity.json", FOLDER / "lm-parity-30.json"
 PAGES = tuple(
     DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README")
@@ -174,6 +175,45 @@ def with_total(rows: list[Row]) -> list[Row]:
     return [*rows, {"what": "all", **{name: sum(row[name] for row in rows) for name in counts}}]
 
 
+def share(row: columns.Row) -> str:
+    return f"{row['successes'] / row['seeds']:.3f} ({row['successes']}/{row['seeds']})"
+
+
+AT_HALF: Columns = {
+    "case": lambda row: row["case"],
+    "n": lambda row: str(row["n"]),
+    "k": lambda row: str(row["k"]),
+    "B at predicted 50 %": lambda row: str(row["samples"]),
+    "if entries were independent": lambda row: f"{row['independent']:.3f}",
+    "measured": share,
+    "standard errors": lambda row: f"{row['z']:+.1f}",
+}
+LAW: Columns = {
+    "n": lambda row: str(row["n"]),
+    "B* predicted": lambda row: str(row["predicted"]),
+    "over n ln n (limit 48)": lambda row: f"{row['ratio']:.1f}",
+    "B* measured": lambda row: f"{row['measured']:.0f}",
+    "successes at 0.8, 1, 1.25 B*": lambda row: ", ".join(f"{p['successes']}/{p['seeds']}" for p in row["points"]),
+    "n³": lambda row: f"{row['n'] ** 3:.2g}",
+}
+ORACLE: Columns = {
+    "oracle": lambda row: row["oracle"],
+    "n": lambda row: str(row["n"]),
+    "k": lambda row: str(row["points"][0]["k"]),
+    "B": lambda row: str(row["points"][0]["samples"]),
+    "error at predicted 50 %": lambda row: f"{row['largest']:.3g}",
+    "predicted at 0.9, 1, 1.1 of it": lambda row: ", ".join(f"{p['predicted']:.2f}" for p in row["points"]),
+    "measured": lambda row: ", ".join(f"{p['successes'] / p['seeds']:.2f}" for p in row["points"]),
+    "seeds": lambda row: str(row["points"][0]["seeds"]),
+}
+
+
+def finite_tables(found: Row) -> dict[str, str]:
+    """The tables of `benchmarks/prediction_table.py`."""
+    own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
+    return _written({name: (made, found[name]) for name, made in own.items()})
+
+
 def bench_tables(found: Row) -> dict[str, str]:
     """The tables of the bench and its profiles."""
     rows = [{"name": name, **own} for name, own in found.items() if isinstance(own, dict) and "median" in own]
@@ -194,7 +234,8 @@ def all_tables() -> dict[str, str]:
     others["faults"] = (SURVIVED, with_total(faults["rows"]))
     others |= dict.fromkeys(("lm-parity", "lm-parity-summary"), (columns.LANGUAGE, parity["rows"]))
     others["lm-parity-30"] = (columns.LANGUAGE, parity_30["rows"])
-    return tables(rows["rows"]) | bench_tables(found) | _written(others)
+    finite = json.loads(FINITE.read_text(encoding="utf-8"))
+    return tables(rows["rows"]) | bench_tables(found) | finite_tables(finite) | _written(others)
 
 
 def filled(page: str, found: dict[str, str]) -> str:

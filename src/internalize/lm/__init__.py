@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from internalize.lm.example import Example
 from internalize.lm.options import CurriculumOptions, LmTrainOptions
 from internalize.lm.readers import from_dataset, read_examples
-from internalize.lm.source import of_examples, open_source
+from internalize.lm.source import of_examples, of_task, open_source
+from internalize.lm.tasks import Task, TaskStream
 
 if TYPE_CHECKING:
     from internalize.lm.internalization import Internalization
@@ -30,8 +31,11 @@ __all__ = [
     "Example",
     "Internalization",
     "LmTrainOptions",
+    "Task",
+    "TaskStream",
     "from_dataset",
     "of_examples",
+    "of_task",
     "open_source",
     "read_examples",
 ]

@@ -84,9 +84,20 @@ def open_source(
     """
     given = read_examples(validation, skip_bad=skip_bad, say=say) if validation else None
     if is_task(data):
-        return _TaskSource(get_task(data, seed), held_out, given, say)
+        return of_task(get_task(data, seed), validation=given, held_out=held_out, say=say)
     read = _read(data, skip_bad=skip_bad, say=say)
     return of_examples(read, seed, validation=given, held_out=held_out, tested=tested, name=data, say=say)
+
+
+def of_task(
+    task: Task,
+    *,
+    validation: Sequence[Example] | None = None,
+    held_out: int = 512,
+    say: Callable[[str], None] = lambda line: None,
+) -> Source:
+    """A task, one of ours or one's own: a fresh example at every position, questions held out by their digests."""
+    return _TaskSource(task, held_out, None if validation is None else list(validation), say)
 
 
 def of_examples(

@@ -1,0 +1,41 @@
+"""What users read, README and docs, and the code that is in it."""
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+BY_NAME = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+
+def text(name: str) -> str:
+    """A page without its line breaks: prose may be wrapped anywhere."""
+    return " ".join(BY_NAME[name].read_text(encoding="utf-8").split())
+
+
+def python_blocks(page: Path) -> list[str]:
+    """The blocks of Python."""
+    return [code for language, code in _FENCED.findall(page.read_text(encoding="utf-8")) if language == "python"]
+
+
+def command_lines(markdown: str) -> list[str]:
+    """Everything that is typed into a shell: lines of blocks without a language, indented or fenced, and code within prose."""
+    fenced = [code for language, code in _FENCED.findall(markdown) if not language]
+    prose = _FENCED.sub("", markdown)
+    indented = re.findall(r"^(?: {4}.*\n)+", prose, re.MULTILINE)
+    lines = [line.strip() for block in [*fenced, *indented] for line in block.replace("\\\n", " ").splitlines()]
+    return [*lines, *(" ".join(code.split()) for code in _INLINE.findall(prose))]
+
+
+def commands(markdown: str, program: str = "internalize") -> list[tuple[list[str], int]]:
+    """The words after the program's name, of every line that begins with it, and the status that a comment promises."""
+    found: list[tuple[list[str], int]] = []
+    for line in command_lines(markdown):
+        if line.startswith(f"{program} "):
+            command, _, comment = line.partition(" #")
+            status = re.search(r"status (\d+)", comment)
+            found.append((shlex.split(command)[1:], int(status[1]) if status else 0))
+    return found

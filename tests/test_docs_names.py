@@ -1,0 +1,65 @@
+"""What the pages name is there: statements with their checks, files, modules of the reference."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import internalize
+from internalize.parity.certificates import STATEMENTS
+from tests.pages import BY_NAME, PAGES, ROOT
+
+HOUSE = Path(internalize.__file__).parent
+STATEMENT_ROWS = re.findall(
+    r"^\| `([\w-]+)` \| (.+?) \| .+? \| `(\w+\.\w+)` \| (.+?) \|$",
+    BY_NAME["docs/statements.md"].read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+INSIDE = {
+    "parity": {"bitmatrix", "native"},  # loops of counting.py
+    "lm": {"kept", "quiet", "workers"},  # what `lm probe` and `lm train` keep, silence, and run in
+}
+"""Modules that the reference leaves out."""
+
+
+def test_every_statement_is_on_the_page_in_its_order():
+    assert [name for name, *_ in STATEMENT_ROWS] == list(STATEMENTS)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_goes_to_its_check(name: str):
+    ((_, statement, code, lie),) = [row for row in STATEMENT_ROWS if row[0] == name]
+    check = STATEMENTS[name].check
+    assert code == f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
+    assert check.__doc__
+    assert statement
+    assert lie
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page: Path):
+    """Of ours: modules by their name or path, and whatever is below tests, tools, benchmarks, docs or src."""
+    own = {path.name for folder in ("src", "tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.*")}
+    for name in re.findall(r"`([\w./-]+\.(?:py|c|md|json|csv))`", page.read_text(encoding="utf-8")):
+        if name.startswith(("tests/", "tools/", "benchmarks/", "docs/", "src/")):
+            assert (ROOT / name).is_file(), name
+        elif "/" in name and name.endswith(".py"):
+            assert (HOUSE / name).is_file(), name
+        elif name.endswith((".py", ".c")):
+            assert name in own, name
+
+
+def test_the_reference_has_every_module_of_both_wings():
+    listed = [
+        module
+        for page in PAGES
+        if page.parent.name == "api"
+        for module in re.findall(r"^::: internalize\.([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(listed) == len(set(listed))
+    for wing, inside in INSIDE.items():
+        modules = {path.stem for path in (HOUSE / wing).glob("*.py")} - {"__init__"}
+        assert {module.split(".")[1] for module in listed if module.startswith(f"{wing}.")} >= modules - inside
+        assert modules >= inside
+    certificates = {path.stem for path in (HOUSE / "parity" / "certificates").glob("*.py")} - {"__init__"}
+    assert {m.split(".")[2] for m in listed if m.startswith("parity.certificates.")} == certificates
