@@ -22,7 +22,7 @@ from internalize.figures.law import draw_law
 from internalize.figures.loss import draw_loss
 from internalize.figures.mask import draw_mask
 from internalize.figures.paradigms import draw_paradigms, paradigms
-from internalize.figures.save import pdf_bytes, svg_bytes
+from internalize.figures.save import svg_bytes
 from internalize.figures.style import FAINT, GREEN, ORANGE, RED, SKY, spaced
 from internalize.figures.tree import SHARP, draw_tree
 from internalize.options import TrainOptions
@@ -206,8 +206,9 @@ def all_drawings(runs: list[Run]) -> list[Drawing]:
     return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
 
 
-def test_files_are_whole_and_the_same_every_time(runs, tmp_path):
-    for drawing, again in zip(all_drawings(runs), all_drawings(runs), strict=True):
+def test_files_are_whole(runs, tmp_path):
+    """That they are the same every time is tested with the page."""
+    for drawing in all_drawings(runs):
         path = save(drawing.figure, tmp_path / "new" / "figures", drawing.name)
         assert path.name == f"{drawing.name}.svg"
         svg, pdf = path.read_bytes(), path.with_suffix(".pdf").read_bytes()
@@ -215,7 +216,6 @@ def test_files_are_whole_and_the_same_every_time(runs, tmp_path):
         assert b"<image" not in svg  # vectors only
         assert pdf.startswith(b"%PDF-")
         assert pdf.rstrip().endswith(b"%%EOF")
-        assert (svg_bytes(again.figure), pdf_bytes(again.figure)) == (svg, pdf)
         assert drawing.title
         assert drawing.caption
         assert drawing.alt

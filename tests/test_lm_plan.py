@@ -308,8 +308,9 @@ def test_tables(capsys: pytest.CaptureFixture[str]):
     ],
 )
 def test_refusals(changed: dict[str, Any], arguments: dict[str, Any], message: str):
+    asked: dict[str, Any] = {"methods": ["log-icot"], **arguments}
     with pytest.raises(InputError, match=message):
-        plan(replace(TINY, **changed), **{"methods": ["log-icot"], **arguments})
+        plan(replace(TINY, **changed), **asked)
 
 
 @pytest.mark.parametrize(
