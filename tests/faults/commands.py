@@ -149,9 +149,11 @@ def told(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.strip() and not _PROGRESS.fullmatch(line)]
 
 
-def one_line(said: str, path: Path, *, several: bool = False) -> str | None:
-    """What is wrong with a refusal: it is one line of ours that names what is below a path, or several of these."""
-    lines = told(said)
+def one_line(said: str, path: Path, *, several: bool = False, usual: str = "") -> str | None:
+    """What is wrong with a refusal: beside what is said in any case, it is one line of ours that names what is below a path, or
+    several of these.
+    """
+    lines = [line for line in told(said) if line not in told(usual)]
     if len(lines) != 1 and not (several and lines):
         return f"it said {len(lines)} lines: {' / '.join(lines[:1] + lines[-1:])[:300]!r}"
     for line in lines:
