@@ -64,7 +64,7 @@ def run_family(family: str, share: float, seed: int, folder: Path) -> Iterator[t
 def table(rows: list[Row]) -> str:
     """The rows, and what they come to."""
     columns = ("tried", "survived", "lost", "seconds")
-    total = {"what": "all", **{column: sum(row[column] for row in rows) for column in columns}}
+    total: Row = {"what": "all", **{column: sum(row[column] for row in rows) for column in columns}}
     width = max(len(row["what"]) for row in (*rows, total))
     lines = [("fault", *columns), *((row["what"], *(f"{row[c]:.0f}" for c in columns)) for row in (*rows, total))]
     return "\n".join(f"{what:{width}}" + "".join(f"{cell:>10}" for cell in cells) for what, *cells in lines)

@@ -75,12 +75,12 @@ def make_small() -> None:
     options = TrainOptions(n=6, k=4, steps=3, batch=20, eval_every=2, eval_samples=40)
     algorithm = paper.Algorithm(SolveOptions(n=8, k=4), 1, 2, (0.5,))
     paper.reproduce.__defaults__ = ([paper.Experiment("tiny", options, 2, explored=1)],)
-    paper.reproduce.__kwdefaults__.update(paper=options, algorithm=algorithm)
+    paper.reproduce.__kwdefaults__ |= {"paper": options, "algorithm": algorithm}  # pyright: ignore[reportOperatorIssue]
     whole = certificates.certify
     certificates.certify = lambda world, only=("mask", "gating"): whole(world, only)
     report.paper_drawings = lambda runs: [draw_mask()]
     report.parts = lambda full: []
-    save = importlib.import_module("internalize.figures.save")  # the package has a function of that name
+    save: Any = importlib.import_module("internalize.figures.save")  # the package has a function of that name
     save.svg_bytes = save.pdf_bytes = lambda figure: b"<svg></svg>"  # drawn elsewhere
 
 
@@ -149,9 +149,11 @@ def told(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.strip() and not _PROGRESS.fullmatch(line)]
 
 
-def one_line(said: str, path: Path, *, several: bool = False) -> str | None:
-    """What is wrong with a refusal: it is one line of ours that names what is below a path, or several of these."""
-    lines = told(said)
+def one_line(said: str, path: Path, *, several: bool = False, usual: str = "") -> str | None:
+    """What is wrong with a refusal: beside what is said in any case, it is one line of ours that names what is below a path, or
+    several of these.
+    """
+    lines = [line for line in told(said) if line not in told(usual)]
     if len(lines) != 1 and not (several and lines):
         return f"it said {len(lines)} lines: {' / '.join(lines[:1] + lines[-1:])[:300]!r}"
     for line in lines:

@@ -95,6 +95,7 @@ def test_one_line():
     progress = "train n=6 k=4 log-icot: 8/8  stage 2/2  loss 1.2\n"
     assert told(progress) == []
     assert one_line(f"{progress}internalize: cannot write /x/run/a: No space left on device\n", path) is None
+    assert one_line(f"note\n{progress}internalize: cannot write /x/run: Read-only\n", path, usual="note\n") is None
     for said in ("", "internalize: cannot write: no space\n", "cannot write /x/run\n", "internalize: /x/run\n" * 2):
         assert one_line(said, path), said
 

@@ -68,7 +68,7 @@ def _wrong(alone: Alone, out: Path, fault: Fault) -> str | None:
         gone.rename(out)
     if ended.status != REFUSED:
         return _unless_all_is_there(alone, out, ended)
-    if wrong := one_line(ended.said, out, several=alone.command.several):
+    if wrong := one_line(ended.said, out, several=alone.command.several, usual=alone.whole.said):
         return wrong
     if alone.command.file:
         out.mkdir(exist_ok=True)

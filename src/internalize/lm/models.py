@@ -223,8 +223,6 @@ class Asking:
 
 def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None:
     """Write a model folder, whole or not at all: safetensors, config, tokenizer, and how to ask it."""
-    from safetensors import SafetensorError
-
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     beside = folder.with_name(f".{folder.name}.tmp")
@@ -232,9 +230,12 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None
         shutil.rmtree(beside, ignore_errors=True)
         try:
             model.save_pretrained(beside)
-        except SafetensorError as error:  # it wraps what the disk said
+            tokenizer.save_pretrained(beside)
+        except Exception as error:
+            if isinstance(error, OSError) or "(os error " not in str(error):
+                raise
+            # Rust's words for what the disk said, as safetensors and tokenizers (by a bare Exception) hand them on
             raise InputError(f"cannot write {folder}: {error}") from error
-        tokenizer.save_pretrained(beside)
         weights = file_digests(beside.glob("*.safetensors"))
         write_json(beside / OURS, {**asking.as_json(), "weights": weights})
         shutil.rmtree(folder, ignore_errors=True)
