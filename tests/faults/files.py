@@ -136,7 +136,16 @@ def may_pass(reading: Reading, damage: str) -> bool:
         return damage in ("truncated", "a bit flipped", "CRLF and BOM")
     if "journal" in reading.file:
         # what does not end in a line break is a line that was being written; an older package has fewer columns
-        return damage in ("empty", "truncated", "a bit flipped", "a key missing", "another type", "NUL bytes", "noise", "a pickle")
+        return damage in (
+            "empty",
+            "truncated",
+            "a bit flipped",
+            "a key missing",
+            "another type",
+            "NUL bytes",
+            "noise",
+            "a pickle",
+        )
     if reading.file.endswith(f"{_LM_CHECKPOINT}/internalize.json") and damage == "a dangling link":
         return True  # without that file a checkpoint is not whole, and the run goes on from the beginning
     if "checkpoint" in reading.file:  # these have digests
