@@ -162,7 +162,7 @@ def _each(
         deadline=None,
         derandomize=False,
         phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
+        suppress_health_check=list(hypothesis.HealthCheck),  # pyright: ignore[reportArgumentType]
     )
     @hypothesis.given(strategy)
     def run(drawn: Any) -> None:

@@ -70,7 +70,7 @@ def _train_threads(chance: random.Random, folder: Path) -> list[str]:
             run = Run(folder / f"threads-{threads}")
             train(options, [seed], [run])
             found.append(run.weights())
-    return _apart(*found, APART[dtype], options)
+    return _apart(found[0], found[1], APART[dtype], options)
 
 
 def _lm_threads(chance: random.Random, folder: Path) -> list[str]:
@@ -85,7 +85,7 @@ def _lm_threads(chance: random.Random, folder: Path) -> list[str]:
         with torch_threads(threads):
             lm_train(options, seed, Run(folder / f"threads-{threads}"))
         found.append(load_file(folder / f"threads-{threads}" / "model" / "model.safetensors"))
-    return _apart(*found, LM_APART, options)
+    return _apart(found[0], found[1], LM_APART, options)
 
 
 def _apart(one: Mapping[str, Tensor], two: Mapping[str, Tensor], most: float, options: object) -> list[str]:
