@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
@@ -94,8 +94,6 @@ class CellStore:
         rows: list[Json] = []
         for number, line in enumerate(lines, start=1):
             for row in _rows_of(parse_json(line, path)):
-                if not isinstance(row, dict):
-                    raise InputError(f"{path} is damaged: in line {number}, {row!r} is no cell")
                 wrong = [name for name, kind in self.schema.items() if not _fits(row.get(name), kind)]
                 if wrong or not isinstance(row.get("cell"), str):
                     name = wrong[0] if wrong else "cell"
@@ -191,10 +189,13 @@ def kind_of(path: Path) -> str:
     return str(found.get("kind"))
 
 
-def _rows_of(line: Json) -> list[Any]:
-    """One cell, or several that were added together."""
-    found = line.get(_TOGETHER, [line])
-    return found if isinstance(found, list) else [found]
+def _rows_of(line: Json) -> list[Json]:
+    """One cell, or several that were added together. What is none has nothing of one, and is found to be damaged."""
+    together: object = line.get(_TOGETHER)
+    if not isinstance(together, list):
+        return [line]
+    cells = cast("list[object]", together)
+    return [cast("Json", cell) if isinstance(cell, dict) else {} for cell in cells]
 
 
 def _fits(value: object, kind: type) -> bool:
