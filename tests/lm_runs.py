@@ -1,5 +1,6 @@
 """Shared by the tests of `lm train`: tiny options, and what a run came to."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def assert_same_weights(first: Path, second: Path, atol: float = 0) -> None:
     torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=atol)
+
+
+def forget_digests(folder: Path) -> None:
+    """What whoever trains on a model in its place is told to do."""
+    path = folder / "internalize.json"
+    path.write_text(json.dumps({key: own for key, own in json.loads(path.read_text()).items() if key != "weights"}))
 
 
 def words(options: LmTrainOptions, out: Path, *more: str) -> list[str]:

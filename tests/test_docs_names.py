@@ -17,7 +17,7 @@ STATEMENT_ROWS = re.findall(
 )
 INSIDE = {
     "parity": {"bitmatrix", "native"},  # loops of counting.py
-    "lm": {"kept", "quiet", "workers"},  # what `lm probe` and `lm train` keep, silence, and run in
+    "lm": {"kept", "quiet", "jobs"},  # what `lm probe` and `lm train` keep, silence, and run in
 }
 """Modules that the reference leaves out."""
 

@@ -298,7 +298,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("changed", "arguments", "message"),
     [
-        ({}, {"methods": []}, "no method"),
+        ({}, {"methods": []}, "methods is empty"),
         ({}, {"methods": ["fast"]}, "method='fast' is not one of"),
         ({}, {"by": "hours"}, "by='hours' is neither"),
         ({"method": "icot", "cutoff": 3}, {"methods": ["log-icot"]}, "side and cutoff belong to icot"),

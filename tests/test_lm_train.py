@@ -22,7 +22,7 @@ from internalize.lm.options import Method
 from internalize.lm.plan import plan
 from internalize.lm.train import options_of, train
 from internalize.runs import Run, find_runs
-from tests.lm_runs import TINY, assert_same_weights, weights, words
+from tests.lm_runs import TINY, assert_same_weights, forget_digests, weights, words
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +260,9 @@ def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):
     train(replace(TINY, steps=2), 0, Run(tmp_path / "base"))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "base" / "model", dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base" / "model")
+    with pytest.raises(InputError, match="if they were trained on, remove `weights`"):
+        train(replace(TINY, model=str(tmp_path / "base" / "model")), 0, Run(tmp_path / "run"))
+    forget_digests(tmp_path / "base" / "model")
     train(replace(TINY, model=str(tmp_path / "base" / "model")), 0, Run(tmp_path / "run"))
     assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
 

@@ -65,7 +65,12 @@ TINY: Final[Mapping[Name, Mapping[str, Sequence[str]]]] = {
 }
 """What a command is always given, so that it ends within a second."""
 DOOMED: Final[Mapping[Name, Sequence[str]]] = {("bench",): ("--repeats", "0"), ("paper",): ("--processes", "0")}
-RARE: Final[Mapping[Name, float]] = {("lm", "train"): 0.1, ("lm", "compare"): 0.05, ("lm", "probe"): 0.1, ("compare",): 0.1}
+RARE: Final[Mapping[Name, float]] = {
+    ("lm", "train"): 0.1,
+    ("lm", "compare"): 0.05,
+    ("lm", "probe"): 0.1,
+    ("compare",): 0.1,
+}
 """How often a line of these, which take longest, is taken in the place of another."""
 
 # Large numbers are asked of everything but of what is simply how long to work: a run of a day is not a hang.
