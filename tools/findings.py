@@ -4,7 +4,7 @@ benchmarks/prediction_table.py: `python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
-folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json.
+folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command.
 """
 
 import json
@@ -63,8 +63,11 @@ def store_lm(name: str, folders: Iterable[Path]) -> None:
             config = json.loads((Path(row["runs"][0]) / "config.json").read_text(encoding="utf-8"))
             asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every")}
             rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
+    path = FOLDER / f"{name}.json"
+    before: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
     text = ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
-    (FOLDER / f"{name}.json").write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
+    path.write_text(f'{{\n{about}"rows": [\n{text}\n]\n}}\n', encoding="utf-8")
 
 
 def _tried(row: Row) -> Row:

@@ -57,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _parse(sys.argv[1:] if argv is None else list(argv))
         return command()
     except InputError as error:
-        say(f"{error}")
+        say(
+            "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(error))
+        )  # one line, whatever a name holds
         return WRONG
     except OSError as error:
         if error.errno not in _UNUSABLE or error.filename is None:

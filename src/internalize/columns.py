@@ -66,6 +66,14 @@ def _distance(part: str) -> Callable[[Row], str]:
     return lambda row: f"{row['gate_distance'][part]:.4f}" if "gate_distance" in row else "–"
 
 
+def _over_linear(row: Row) -> str:
+    """Updates after the explicit stage over those of linear ICoT on the same seeds."""
+    ahead = row["against_linear"]
+    if not ahead or ahead["ratio_high"] is None:
+        return "–"
+    return f"{ahead['ratio']:.2f} ({ahead['ratio_low']:.2f} – {ahead['ratio_high']:.2f})"
+
+
 def milliseconds(name: str) -> Callable[[Row], str]:
     """To two digits, or whole."""
     return lambda row: f"{row[name]:.2g}" if row[name] < 10 else f"{row[name]:.0f}"
@@ -109,6 +117,8 @@ LANGUAGE: Final[Columns] = {
     "exact match (95 % over seeds)": interval("exact_match"),
     "stages": lambda row: str(row["stages"]),
     "updates to 99 %": lambda row: number(row["steps_to_99"]),
+    "of them after explicit": lambda row: number(row["steps_after_explicit"]),
+    "over linear's (95 %)": _over_linear,
     "updates in all": lambda row: number(row["steps"]),
 }
 WAYS: Final = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalised"}

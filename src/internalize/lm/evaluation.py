@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +80,10 @@ def open_subject(
         raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
     asking = Asking.read(where) if present(where / OURS) else None
     if asking and (slot_token or options not in (None, CurriculumOptions())):
-        raise InputError(f"{where} says in {OURS} how it is asked; --method and its like are for models that do not")
+        own = CurriculumOptions()
+        given = [f.name for f in fields(own) if options and getattr(options, f.name) != getattr(own, f.name)]
+        name = (["slot_token"] if slot_token else given)[0]
+        raise InputError(f"{where} says in {OURS} how it is asked; {name} is for models that do not")
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
     data = data or (asking.data if asking else "")
     model, tokenizer = load_model(where)

@@ -118,6 +118,8 @@ def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) ->
         begun = Solving(weights, records, float(state["seconds"]), tensors["step"], (0, 0), torch.empty(0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
+    if begun.step.shape not in {W.shape for W in weights}:
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: its step has the shape {tuple(begun.step.shape)}")
     if [record.stage for record in records] != list(range(1, state["step"] + 1)):
         raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {state['step']}")
     run.go_back(state)

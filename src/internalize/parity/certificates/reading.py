@@ -53,8 +53,12 @@ def ingredients_of_run(run: Run) -> Ingredients:
     """Read a run folder, trained or solved, whoever wrote it."""
     try:
         return _read(run)
-    except InputError:
-        raise
+    except InputError as error:
+        if str(run.path) in str(error):
+            raise
+        raise InputError(
+            f"{run.path / 'config.json'}: {error}"
+        ) from None  # what an option's own check has said of its value
     except (KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise InputError(
