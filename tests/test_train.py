@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -176,6 +177,29 @@ def test_resumed_elsewhere_says_so(tmp_path: Path):
     for one, other in zip(alone, stopped, strict=True):
         for name, W in one.weights().items():
             torch.testing.assert_close(other.weights()[name], W, rtol=1e-4, atol=1e-4)
+
+
+def test_killed_in_the_first_checkpoint_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs that were trained together go on together, though some have a checkpoint and others have none."""
+    alone, stopped = ([Run(tmp_path / name / str(seed)) for seed in range(3)] for name in ("alone", "stopped"))
+    train(SMALL, [0, 1, 2], alone)
+    monkeypatch.setattr("internalize.parity.train.CHECKPOINT_SECONDS", 0)
+    save = Run.save_checkpoint
+
+    def killed(self: Run, step: int, *rest: Any) -> None:
+        if step and self.path.name == "1":
+            raise KeyboardInterrupt
+        save(self, step, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "save_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(SMALL, [0, 1, 2], stopped)
+    assert [run.checkpoint_steps() for run in stopped] == [{0, 1}, {0}, {0}]
+    train(SMALL, [0, 1, 2], stopped, resume=True)
+    for one, other in zip(alone, stopped, strict=True):
+        for name, W in one.weights().items():
+            assert torch.equal(other.weights()[name], W)
 
 
 def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path):

@@ -20,7 +20,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -186,7 +185,7 @@ class Run:
     def finish(self, result: Json) -> None:
         """Write the result, and drop the checkpoint that is no longer needed."""
         write_json(self.path / "result.json", result)
-        self.drop_checkpoints(before=sys.maxsize)
+        self.drop_checkpoints()
         with contextlib.suppress(OSError):  # somebody's own file in it: leave it
             (self.path / "checkpoint").rmdir()
 
@@ -252,10 +251,10 @@ class Run:
         """Steps at which there is a whole checkpoint."""
         return {int(path.stem) for path in self._checkpoint_files() if path.suffix == ".json"}
 
-    def drop_checkpoints(self, *, before: int) -> None:
-        """Remove the checkpoints of earlier steps."""
+    def drop_checkpoints(self, *, but: int | None = None) -> None:
+        """Remove the checkpoints, but for that of one step."""
         for path in self._checkpoint_files():
-            if int(path.stem) < before:
+            if int(path.stem) != but:
                 with writing(path):
                     path.unlink(missing_ok=True)
 

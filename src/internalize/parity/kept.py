@@ -67,7 +67,7 @@ def solve_kept(
             run.save_snapshot(stage, {**tensors, "gradient": solving.gradient})
         records = [vars(record) for record in solving.records]
         run.save_checkpoint(stage, tensors, {"records": records, "seconds": solving.seconds})
-        run.drop_checkpoints(before=stage)
+        run.drop_checkpoints(but=stage)
         on_stage(solving)
 
     with begin_runs([run], "solve", [config], resume=resume):

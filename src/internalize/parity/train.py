@@ -114,36 +114,38 @@ def _states(options: TrainOptions) -> int:
     return 4 * Levels(options.n, options.k).L * (HIDDEN if options.has_network else 1)
 
 
-def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int | None, list[Run]]]:
+def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int, list[Run]]]:
     """Which runs can go on together: those with a checkpoint at a common step, as many at once as memory allows.
 
-    Runs that were trained together and killed while saving have the step before in common. In order of seeds, because
-    the last bits of a run depend on its place.
+    Runs that were trained together and killed while saving have the step before in common, and be it 0, where a run
+    without a checkpoint is. In order of seeds, because the last bits of a run depend on its place.
     """
     together = _together(options)
-    groups: list[tuple[int | None, list[Run]]] = []
-    steps = {run: run.checkpoint_steps() for run in sorted(seeds, key=lambda run: seeds[run])}
+    groups: list[tuple[int, list[Run]]] = []
+    steps = {run: run.checkpoint_steps() or {0} for run in sorted(seeds, key=lambda run: seeds[run])}
     while steps:
         common = Counter(step for own in steps.values() for step in own)
-        step = max(common, key=lambda s: (common[s], s)) if common else None
-        group = [run for run, own in steps.items() if step is None or step in own][:together]
+        step = max(common, key=lambda s: (common[s], s))
+        group = [run for run, own in steps.items() if step in own][:together]
         groups.append((step, group))
         for run in group:
             del steps[run]
     return groups
 
 
-def _restore(training: Training, runs: Sequence[Run], step: int | None, say: Callable[[str], None]) -> None:
+def _restore(training: Training, runs: Sequence[Run], step: int, say: Callable[[str], None]) -> None:
     """Put the training where the runs' checkpoints of that step are. Everything is checked before anything is changed."""
-    if step is None:
+    if step == 0:
         for run in runs:
-            run.go_back(None, say)
+            run.go_back(None, (lambda line: None) if run.checkpoint_steps() else say)
+            run.drop_checkpoints(but=0)
         return
     loaded = [run.load_checkpoint(step) for run in runs]
     for run, (tensors, state) in zip(runs, loaded, strict=True):
         _check_checkpoint(training, run, tensors, state)
     for run, (_, state) in zip(runs, loaded, strict=True):
         run.go_back(state)
+        run.drop_checkpoints(but=step)  # of a later step, they speak of metrics that are gone
     state = loaded[0][1]
     for name, value in training.circumstances().items():
         if state.get(name) != value:
@@ -247,11 +249,12 @@ def _train(
         for number, run in enumerate(runs):
             run.save_checkpoint(training.done, training.state(number), place)
         for run in runs:
-            run.drop_checkpoints(before=training.done)
+            run.drop_checkpoints(but=training.done)
         saved = time.perf_counter()
 
     with Interruptible(active=bool(runs)) as interrupt:
         if not training.latest:
+            save()  # of several runs, those that a kill leaves without the next one have this in common with the others
             evaluate()
         while True:
             while not training.stage_over:
