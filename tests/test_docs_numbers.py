@@ -322,4 +322,5 @@ def test_curricula_succeed_where_the_caption_says():
 
 def test_commands_beside_stored_results_are_those_that_made_them():
     assert stored("lm-parity")["command"] in text("README.md")
-    assert stored("lm-parity")["command"] in text("docs/language-models.md")
+    for name in ("lm-parity", "lm-parity-30"):
+        assert stored(name)["command"] in text("docs/language-models.md")

@@ -185,6 +185,10 @@ class Run:
     def finish(self, result: Json) -> None:
         """Write the result, and drop the checkpoint that is no longer needed."""
         write_json(self.path / "result.json", result)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what a finished run has no more use for; a kill after its result may have left it."""
         self.drop_checkpoints()
         with contextlib.suppress(OSError):  # somebody's own file in it: leave it
             (self.path / "checkpoint").rmdir()

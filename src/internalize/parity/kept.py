@@ -74,6 +74,7 @@ def solve_kept(
         known = (read_solved(run), None) if run.finished else (None, _load(run, tree, form, say))
         finished, begun = _from_the_first(known)
         if finished:
+            run.tidy()
             return finished
         try:
             result = solve(options, begun=begun, on_stage=keep)

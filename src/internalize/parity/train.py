@@ -81,6 +81,7 @@ def train(
         for run in runs:
             if run not in left:
                 check_finished(run)
+                run.tidy()
         for step, group in _groups(options, left):
             training = Training(options, [left[run] for run in group], device)
             _restore(training, group, step, say)
