@@ -53,8 +53,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     with writing(path):
         if path.exists():
-            path = path.resolve()
             present(path)
+            path = path.resolve()
         for litter in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             if (whose := LITTER.fullmatch(litter.name)) and not _is_alive(int(whose[1])):
                 litter.unlink(missing_ok=True)

@@ -303,6 +303,8 @@ def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:
         if how.refused is not None:
             how.refused(job.name, reason)
 
+    for run in (run for job in jobs for run in job.runs if run.finished):
+        run.tidy()
     again = f"the same command with --out {how.out} --resume goes on"
     run_all([job for job in jobs if not job.finished], how.processes, how.report, refused, again)
     if failures and how.refused is None:

@@ -154,6 +154,12 @@ class StepOptions:
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
 
+    def __post_init__(self) -> None:
+        if self.K is not None and not 0 < self.K <= 10_000:
+            raise InputError(f"K={self.K} is outside 0 … 10000 (a child's weight is to become K, and e^K decides)")
+        if self.K is not None and self.grid == "1" and round(self.K) != self.K:
+            raise InputError(f"K={self.K} is not a whole number, which the grid 1 rounds weights to (section 2)")
+
 
 @dataclass(frozen=True)
 class SolveOptions(StepOptions):
@@ -186,6 +192,7 @@ class SolveOptions(StepOptions):
 
     def __post_init__(self) -> None:
         check_choices(self)
+        StepOptions.__post_init__(self)
         check_seed(self.seed)
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
             value: int | None = getattr(self, name)

@@ -342,7 +342,8 @@ def _as_json(value: object) -> object:
 def find_runs(root: str | Path) -> list[Run]:
     """Every run in or below a folder, sorted by path."""
     found: dict[Path, Run] = {}
-    for path in sorted(Path(root).rglob("config.json"), key=lambda path: (len(path.parts), path)):
+    paths = [Path(here) / "config.json" for here, below, files in os.walk(root) if "config.json" in (*below, *files)]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
         runs = found.keys() & set(path.parent.parents)
         if not any((run / "env.json").exists() for run in runs):  # a model's config.json inside a run is not a run
             found[path.parent] = Run(path.parent)

@@ -238,7 +238,7 @@ def _check(
     how: How,
 ) -> None:
     if not (methods and seeds and budgets):
-        raise InputError("nothing to compare: name at least one method, one seed and one budget")
+        raise InputError("nothing to compare: of methods, seeds and budgets name at least one each")
     if len(set(seeds)) != len(seeds):
         raise InputError(f"seeds={tuple(seeds)} name a seed twice")
     for name, values, known in (("method", methods, METHODS), ("budget", budgets, get_args(Budget))):

@@ -36,6 +36,8 @@ def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int,
         path = Path(options.model)
         if path.suffix == ".json" and not path.exists():  # transformers would look for it on the hub
             raise InputError(f"model {options.model!r} cannot be loaded: there is no such file")
+        if path.suffix == ".json":
+            read_json(path)  # refuses numbers that are none, which JSON has not and transformers takes
         config = _load(AutoConfig, options.model, local_files_only=path.exists())
         if config.model_type in MASKED and not (config.is_decoder or config.is_encoder_decoder):
             raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is no causal model")
@@ -164,7 +166,10 @@ class Asking:
 
     def text(self, tokenizer: Any) -> TextFormat:
         """The format of prompts and answers."""
-        return TextFormat(tokenizer, "token" if self.unit == "token" else "step", self.slot_token)
+        try:
+            return TextFormat(tokenizer, "token" if self.unit == "token" else "step", self.slot_token)
+        except InputError as error:
+            raise InputError(f"{OURS}: {error}") from None
 
     def stages(self, text: TextFormat) -> TextStages:
         """The stages that the model was trained through."""

@@ -65,12 +65,9 @@ class Setting(StepOptions):
     """How Algorithm 1 is run, but for B: everything that decides how many samples it needs. K None is the default."""
 
     def __post_init__(self) -> None:
+        StepOptions.__post_init__(self)
         Levels(self.n, self.k)
         get_link(self.link)
-        if self.K is not None and not 0 < self.K <= 10_000:
-            raise InputError(f"K={self.K} is outside 0 … 10000 (a child's weight is to become K, and e^K decides)")
-        if self.K is not None and self.grid == "1" and round(self.K) != self.K:
-            raise InputError(f"K={self.K} is not a whole number, which the grid 1 rounds weights to (section 2)")
         if not 0 <= self.oracle_error <= 1e6:
             raise InputError(
                 f"oracle_error={self.oracle_error} is outside 0 … 1e6 (the 2-norm of an error, section 2.1)"
