@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from internalize import cli
+from internalize.console import default_out
 from internalize.parity import train as train_module
 from internalize.runs import Run
 
@@ -202,6 +203,7 @@ def test_help_does_not_import_torch():
         code = f"""
 import sys
 from internalize import cli
+from internalize.console import default_out
 try: cli.main({argv!r})
 except SystemExit as stop: assert stop.code == 0
 assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
@@ -214,6 +216,7 @@ assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy import
 def test_a_bug_is_a_traceback_and_status_70():
     code = """
 from internalize import cli
+from internalize.console import default_out
 cli._parse = lambda argv: 1 / 0
 cli.run()
 """
@@ -221,3 +224,14 @@ cli.run()
     assert done.returncode == 70
     assert "ZeroDivisionError" in done.stderr
     assert done.stderr.splitlines()[-1] == "internalize: this is a bug; please report it with the lines above"
+
+
+def test_default_folders_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Two runs of one process in the same second have one each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "now")
+    first = default_out("solve")
+    first.mkdir(parents=True)
+    second = default_out("solve")
+    second.mkdir()
+    assert len({first, second, default_out("solve")}) == 3

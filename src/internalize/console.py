@@ -1,6 +1,7 @@
 """What commands print and how: results on standard output, everything else on standard error."""
 
 import io
+import itertools
 import json
 import os
 import sys
@@ -26,7 +27,9 @@ def say(line: str) -> None:
 
 def default_out(kind: str) -> Path:
     """A new run folder below ``runs/``, for a command that was given none."""
-    return Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    named = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
+    return next(path for path in named if not path.exists())  # a process may ask twice in a second
 
 
 def print_text(text: str) -> None:
