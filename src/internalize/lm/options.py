@@ -113,8 +113,8 @@ class ScheduleOptions:
     --stage-steps updates. epochs: --stages-per-epoch stages an epoch (Deng et al.: tokens removed per epoch)."""
     stage_steps: int = 1000
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
-    patience: int = 300
-    """For adaptive: a stage whose exact match has not risen by 5 points for so many updates is given up, unless it removes a
+    patience: int = 600
+    """For adaptive: a stage that has not lost a tenth of its errors for so many updates is given up, unless it removes a
     single step: that one has --stage-steps. Training goes back to the weights of the last stage that passed, and tries half
     as much."""
     first_steps: int | None = None

@@ -9,8 +9,9 @@ from internalize.curriculum import largest_removal, smaller_removal
 from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
 
-RISE: Final = 0.05
-"""What accuracy must gain to count as getting on: more than it jumps by between two evaluations that learn nothing."""
+GAIN: Final = 0.1
+"""The part of its errors that an attempt must lose to count as getting on: at chance more than accuracy jumps by between two
+evaluations that learn nothing, and near the threshold so little that nothing which is nearly there is given up."""
 
 
 class Attempt(NamedTuple):
@@ -26,9 +27,9 @@ class Schedule:
 
     Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that has not
     got on for ``patience`` updates is followed by one that removes half as much, counted from the last good
-    stage; the one after a good stage goes for the next target again. An attempt at the very next stage cannot be made
-    smaller and has ``stage_steps``; then its stage counts as good, whatever it came to. Without stages between targets all
-    attempts are of this kind: each stage has one.
+    stage; the one after a good stage goes for the next target again. One that gets on, and one at the very next stage, which
+    cannot be made smaller, has ``stage_steps``; then its stage counts as good, whatever it came to. Without stages between
+    targets all attempts are of this kind: each stage has one.
     """
 
     def __init__(
@@ -92,9 +93,7 @@ class Schedule:
         return self.attempts[-1].stage - self.good > 1
 
     def longest(self, stage: int) -> float:
-        """Updates that an attempt at a stage may have when accuracy decides."""
-        if stage - self.good > 1:
-            return self.options.stage_steps
+        """Updates that an attempt at a stage may have when accuracy decides, if it is not given up."""
         if stage == self.stages - 1:
             return math.inf
         first = self.options.first_steps or max(self.options.steps // 2, 1)
@@ -109,14 +108,14 @@ class Schedule:
         if self.options.advance != "accuracy" or done <= began or self.good == self.stages - 1:
             return False
         begins = done + 1
-        if accuracy >= self.best[0] + RISE:
+        if 1 - accuracy <= (1 - GAIN) * (1 - self.best[0]):
             self.best = accuracy, done
         passed = accuracy >= self.options.threshold
         stalls = self.may_go_back and begins - max(began, self.best[1]) >= self.options.patience
         if not (passed or stalls) and begins - began < self.longest(stage):
             return False
         self.best = 0.0, begins
-        if passed or not self.may_go_back:
+        if passed or not stalls:
             self.good = stage
             if stage == self.stages - 1:
                 return False
