@@ -266,7 +266,11 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(InputError, match="seed-3 holds another run: its lr is 0.001, not 0.01"):
         replace(command, options=replace(options, lr=0.01), resume=True)()
 
+    left = next(iter(before)) / "checkpoint" / "checkpoint-3"  # as by a kill between the result and the tidying
+    left.mkdir(parents=True)
+    (left / "config.json").touch()
     assert replace(command, resume=True, json=False)() == 0
+    assert not left.parent.exists()
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 7
     assert table[1].split()[:2] == ["steps", "log-icot"]

@@ -193,6 +193,10 @@ class Run:
         with contextlib.suppress(OSError):  # somebody's own file in it: leave it
             (self.path / "checkpoint").rmdir()
 
+    def drop_trainer(self) -> None:
+        """Remove the checkpoints that a Trainer has kept by its own names: of a finished run of `lm train`, as `tidy`."""
+        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
     # Metrics
 
     def append_metrics(self, metrics: Json) -> None:

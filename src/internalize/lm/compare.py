@@ -219,6 +219,9 @@ def compare(
         if refused is not None:
             refused(job.folder, reason)
 
+    for run in (Run(job.folder) for job in todo):
+        if run.finished:
+            run.drop_trainer()
     unfinished = [job for job in todo if not Run(job.folder).finished]
     run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
     rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])

@@ -83,7 +83,7 @@ def train(
     if run is not None and run.finished:
         if first:
             _check_finished(run)
-            shutil.rmtree(run.path / "checkpoint", ignore_errors=True)  # left by a kill after the result
+            run.drop_trainer()  # left by a kill after the result
         return run.result
     work, model = _prepared(options, seed, say if first else lambda line: None)
     with contextlib.ExitStack() as held:
@@ -174,7 +174,7 @@ def _train(
         if run is not None and first:
             work.save(run.path / "model", model)
             run.finish(result)  # decides; what follows is only tidying
-            shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
+            run.drop_trainer()
     return result
 
 
