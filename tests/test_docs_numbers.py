@@ -264,6 +264,13 @@ def test_the_tutorials_first_run_ends_as_it_says(tmp_path: Path):
     assert_on_page("docs/tutorial.md", "ends with an accuracy of {:.3g} and a table", lambda: [accuracy])
 
 
+@pytest.mark.slow
+def test_learned_values_are_where_the_findings_say(tmp_path: Path):
+    train(TrainOptions(value="learned"), [0], [Run(tmp_path / "run")])
+    values = [float(value) for name, value in Run(tmp_path / "run").weights().items() if name.startswith("value")]
+    assert_on_page("docs/findings.md", "above 1, at {:.2f} to {:.2f} on seed 0", lambda: [min(values), max(values)])
+
+
 def test_samples_of_explicit_cot_are_a_quarter_and_a_sixth():
     """In words on the page of findings."""
     for n, part in ((30, 4), (128, 6)):
