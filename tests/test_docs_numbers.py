@@ -108,6 +108,11 @@ def parity_model() -> list[Any]:
 SMALL = ParityTree.draw(30, 16, 0).levels
 
 CLAIMS: list[Claim] = [
+    (
+        "README.md",
+        "report/index.html: {} minutes of CPU time, after the install",
+        lambda: [WORDS[round(stored("paper-time")["rows"][0]["cpu_seconds"] / 60)]],
+    ),
     ("README.md", "redrawn from {} seeds", lambda: [paper.PAPER.seeds]),
     ("README.md", "100 % of {} held-out samples", lambda: [spaced(TrainOptions().eval_samples)]),
     ("README.md", "pinned version, {},", lambda: re.findall(r"^torch==(\S+)", constraints(), re.MULTILINE)),
