@@ -99,6 +99,15 @@ def deep_parity() -> list[Any]:
     return [k, n, found["layer_loss"], WORDS[found["solved"]], WORDS[found["seeds"]]]
 
 
+def read_from() -> list[int]:
+    """The lowest layers from which the steps of each level, and the answer, are read in 99 % of the questions."""
+    lowest: dict[int | None, set[int]] = {}
+    for level, step in {(r["level"], r["step"]) for r in stored("lm-probe")["rows"]}:
+        layers = [r["layer"] for r in stored("lm-probe")["rows"] if r["step"] == step and r["probe"] >= 0.99]
+        lowest.setdefault(level, set()).add(min(layers))
+    return [layer for level in (1, 2, None) for layer in sorted(lowest[level])]
+
+
 def parity_model() -> list[Any]:
     found = stored("lm-parity")["rows"][0]
     n, k = re.findall(r"\d+", found["data"])
@@ -249,6 +258,11 @@ CLAIMS: list[Claim] = [
         "number of tokens; median of {} with",
         lambda: [(found := stored("lm-generation")["rows"][0])["batch"], WORDS[found["repeats"]]],
     ),
+    (
+        "docs/language-models.md",
+        "In the final model level 1 is read from layer {}, level 2 from layers {} and {}, the answer from layer {}.",
+        read_from,
+    ),
     ("docs/language-models.md", "has not risen by {:.0f} points", lambda: [100 * RISE]),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
 ]
@@ -295,6 +309,6 @@ def test_the_last_doubling_is_steeper_and_all_is_flatter_than_the_products():
 
 def test_commands_beside_stored_results_are_those_that_made_them():
     assert stored("lm-parity")["command"] in text("README.md")
-    for name in ("lm-parity", "lm-parity-30"):
+    for name in ("lm-parity", "lm-parity-30", "lm-probe"):
         assert stored(name)["command"] in text("docs/language-models.md")
     assert stored("compare-rate")["command"] in text("docs/findings.md")

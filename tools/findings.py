@@ -5,7 +5,8 @@ benchmarks/prediction_table.py: `python tools/findings.py` writes them in.
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
 folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command; with
-`--rows NAME FOLDER …` the same of `compare`, for numbers in prose.
+`--rows NAME FOLDER …` the same of `compare`, for numbers in prose, and with `--probe NAME FOLDER` what `lm probe --out` read in the
+final model with everything hidden.
 """
 
 import json
@@ -41,6 +42,14 @@ def store(folders: Iterable[Path]) -> None:
 def store_rows(name: str, folders: Iterable[Path]) -> None:
     """Keep the rows of other comparisons."""
     _write(name, _kept(folders))
+
+
+def store_probe(name: str, folder: Path) -> None:
+    """Keep where each step is read in the final model, everything hidden."""
+    rows = json.loads((folder / "result.json").read_text(encoding="utf-8"))["rows"]
+    last = max((row["stage"], row["hidden"]) for row in rows)
+    keys = ("layer", "step", "level", "chance", "probe")
+    _write(name, [{key: row[key] for key in keys} for row in rows if (row["stage"], row["hidden"]) == last])
 
 
 def _read(folders: Iterable[Path]) -> list[Row]:
@@ -279,6 +288,8 @@ def main() -> None:
         store_lm(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
     if sys.argv[1:2] == ["--rows"]:
         store_rows(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
+    if sys.argv[1:2] == ["--probe"]:
+        store_probe(sys.argv[2], Path(sys.argv[3]))
     found = all_tables()
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")
