@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from internalize.lm import LmTrainOptions
+from internalize.options import SolveOptions, TrainOptions
 from internalize.runs import Run
 
 TINY = LmTrainOptions(
@@ -40,13 +41,14 @@ def forget_digests(folder: Path) -> None:
     path.write_text(json.dumps({key: own for key, own in json.loads(path.read_text()).items() if key != "weights"}))
 
 
-def words(options: LmTrainOptions, out: Path, *more: str) -> list[str]:
-    """The command line of the options that differ from the default."""
-    default = LmTrainOptions()
-    argv = ["lm", "train", "--out", str(out), *more]
-    for name, value in options.as_json().items():
-        if value != default.as_json()[name]:
-            argv += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
+def words(options: LmTrainOptions | TrainOptions | SolveOptions, out: Path | str, *more: str) -> list[str]:
+    """The command line of the options that differ from the default, those of the parity wing included."""
+    kinds = {LmTrainOptions: ("lm", "train"), TrainOptions: ("train",), SolveOptions: ("solve",)}
+    argv = [*kinds[type(options)], "--out", str(out), *more]
+    default = type(options)()
+    for name, value in vars(options).items():
+        if value != getattr(default, name):
+            argv += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return argv
 
 

@@ -1,4 +1,4 @@
-"""What the pages name is there: statements with their checks, files, modules of the reference."""
+"""What the pages name is there: statements with their checks, files, options, modules of the reference."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 import internalize
 from internalize.parity.certificates import STATEMENTS
+from tests.faults.words import commands
 from tests.pages import BY_NAME, PAGES, ROOT
 
 HOUSE = Path(internalize.__file__).parent
@@ -20,6 +21,8 @@ INSIDE = {
     "lm": {"kept", "quiet", "jobs"},  # what `lm probe` and `lm train` keep, silence, and run in
 }
 """Modules that the reference leaves out."""
+OTHERS = {"--parts", "--share", "--nnodes", "--rdzv-endpoint"}
+"""Options of our scripts and of torchrun that stand in prose."""
 
 
 def test_every_statement_is_on_the_page_in_its_order():
@@ -47,6 +50,15 @@ def test_files_that_a_page_names_are_there(page: Path):
             assert (HOUSE / name).is_file(), name
         elif name.endswith((".py", ".c")):
             assert name in own, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_that_a_page_names_are_there(page: Path):
+    """Of any command of ours, in the midst of prose; those of whole command lines are parsed by test_docs_code.py."""
+    ours = {option.word for options in commands().values() for option in options} | {"--help"}
+    assert len(ours) > 100
+    text = re.sub(r"^.*\b(?:ray|torchrun|python)\b.*$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", text)) - OTHERS <= ours
 
 
 def test_the_reference_has_every_module_of_both_wings():

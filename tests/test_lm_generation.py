@@ -22,9 +22,10 @@ from internalize.lm.example import Example
 from internalize.lm.generation import Answers, _generate, _generating, generate_answers
 from internalize.lm.models import Asking, load_model, save_model
 from internalize.lm.options import CurriculumOptions
+from internalize.lm.readers import write_examples
 from internalize.lm.removal import TextStages
 from internalize.lm.tasks import get_task
-from tests.lm_runs import forget_digests
+from tests.lm_runs import TINY, forget_digests
 
 ROPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 ROPE |= {"intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.5}
@@ -288,9 +289,7 @@ def test_a_model_that_is_not_ours_is_asked_as_it_is_told(folder, tmp_path):
 
 def test_bfloat16_and_a_file(folder, tmp_path):
     path = tmp_path / "data.jsonl"
-    examples = get_task("parity:n=9,k=4").examples("test", 0, 5)
-    rows = [{"question": e.question, "steps": e.steps, "answer": e.answer, "levels": e.levels} for e in examples]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_examples(path, get_task("parity:n=9,k=4").examples("test", 0, 5))
     subject = open_subject(folder, str(path), dtype="bfloat16")
     assert subject.model.dtype == torch.bfloat16
     assert evaluate(subject).result["examples"] == 5
@@ -382,17 +381,12 @@ def test_folders_that_hold_no_model_are_refused(tmp_path):
 
 
 def test_a_run_knows_what_it_held_out(tmp_path):
-    from internalize.lm.options import LmTrainOptions
     from internalize.lm.train import train
     from internalize.runs import Run
 
     path = tmp_path / "data.jsonl"
-    examples = dict.fromkeys(get_task("parity:n=9,k=4").examples("train", 0, 60))
-    rows = [{"question": e.question, "steps": e.steps, "answer": e.answer, "levels": e.levels} for e in examples]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    options = LmTrainOptions(
-        data=str(path), steps=2, batch=4, layers=1, width=8, heads=1, eval_every=2, eval_examples=6
-    )
+    write_examples(path, list(dict.fromkeys(get_task("parity:n=9,k=4").examples("train", 0, 60))))
+    options = replace(TINY, data=str(path), steps=2, stage_steps=1, eval_every=2, eval_examples=6)
     result = train(options, 3, Run(tmp_path / "run"))
     subject = open_subject(tmp_path / "run")
     assert evaluate(subject).result["exact_match"] == result["exact_match"]

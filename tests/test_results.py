@@ -44,6 +44,14 @@ def test_missing_is_left_out_and_full_takes_the_place(tmp_path: Path, monkeypatc
         parts(tmp_path)
 
 
+def test_a_stored_file_that_cannot_be_shown_is_a_bug_of_ours(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(results, "STORED", [stored for stored in STORED if stored.name == "simplifications"])
+    (tmp_path / "compare.json").write_text('{"rows": [{}]}')
+    with pytest.raises(KeyError, match="of"):
+        parts(tmp_path / "full")
+
+
 def test_full_runs_every_command_of_ours(tmp_path: Path, monkeypatch):
     seen: list[list[str]] = []
     monkeypatch.setattr(full, "_run", lambda argv: seen.append(argv) or 0)

@@ -4,7 +4,9 @@ benchmarks/prediction_table.py: `python tools/findings.py` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
-folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command.
+folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command; with
+`--rows NAME FOLDER …` the same of `compare`, for numbers in prose, and with `--probe NAME FOLDER` what `lm probe --out` read in the
+final model with everything hidden.
 """
 
 import json
@@ -32,15 +34,46 @@ Row = dict[str, Any]
 
 
 def store(folders: Iterable[Path]) -> None:
-    """Keep what the docs need of the rows: not the paths of this machine."""
-    rows: list[Row] = []
-    for folder in folders:
-        for row in json.loads((folder / "rows.json").read_text(encoding="utf-8"))["rows"]:
-            kept = {key: value for key, value in row.items() if key not in ("runs", "tried")}
-            rows.append(kept | _tried(row))
-    rows.sort(key=lambda row: (row["of"], row["n"]))
-    text = ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
-    STORED.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
+    """Keep the rows of comparisons that the tables show."""
+    rows = sorted(_kept(folders), key=lambda row: (row["of"], row["n"]))
+    STORED.write_text(f'{{"rows": [\n{_lines(rows)}\n]}}\n', encoding="utf-8")
+
+
+def store_rows(name: str, folders: Iterable[Path]) -> None:
+    """Keep the rows of other comparisons."""
+    _write(name, _kept(folders))
+
+
+def store_probe(name: str, folder: Path) -> None:
+    """Keep where each step is read in the final model, everything hidden."""
+    rows = json.loads((folder / "result.json").read_text(encoding="utf-8"))["rows"]
+    last = max((row["stage"], row["hidden"]) for row in rows)
+    keys = ("layer", "step", "level", "chance", "probe")
+    _write(name, [{key: row[key] for key in keys} for row in rows if (row["stage"], row["hidden"]) == last])
+
+
+def _read(folders: Iterable[Path]) -> list[Row]:
+    return [row for folder in folders for row in json.loads((folder / "rows.json").read_text(encoding="utf-8"))["rows"]]
+
+
+def _kept(folders: Iterable[Path]) -> list[Row]:
+    """What the docs need of the rows of `compare`: not the paths of this machine."""
+    return [
+        {key: value for key, value in row.items() if key not in ("runs", "tried")} | _tried(row)
+        for row in _read(folders)
+    ]
+
+
+def _lines(rows: Iterable[Row]) -> str:
+    return ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
+
+
+def _write(name: str, rows: Iterable[Row]) -> None:
+    """Rows into a file that has the command and the date before them; they stay."""
+    path = FOLDER / f"{name}.json"
+    before: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
+    path.write_text(f'{{\n{about}"rows": [\n{_lines(rows)}\n]\n}}\n', encoding="utf-8")
 
 
 def store_bench(folder: Path) -> None:
@@ -58,16 +91,11 @@ def store_bench(folder: Path) -> None:
 def store_lm(name: str, folders: Iterable[Path]) -> None:
     """Keep the rows of language models: not the paths of this machine."""
     rows: list[Row] = []
-    for folder in folders:
-        for row in json.loads((folder / "rows.json").read_text(encoding="utf-8"))["rows"]:
-            config = json.loads((Path(row["runs"][0]) / "config.json").read_text(encoding="utf-8"))
-            asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every")}
-            rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
-    path = FOLDER / f"{name}.json"
-    before: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
-    text = ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
-    path.write_text(f'{{\n{about}"rows": [\n{text}\n]\n}}\n', encoding="utf-8")
+    for row in _read(folders):
+        config = json.loads((Path(row["runs"][0]) / "config.json").read_text(encoding="utf-8"))
+        asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every")}
+        rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
+    _write(name, rows)
 
 
 def _tried(row: Row) -> Row:
@@ -258,6 +286,10 @@ def main() -> None:
         store_bench(Path(sys.argv[2]))
     if sys.argv[1:2] == ["--lm"]:
         store_lm(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
+    if sys.argv[1:2] == ["--rows"]:
+        store_rows(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
+    if sys.argv[1:2] == ["--probe"]:
+        store_probe(sys.argv[2], Path(sys.argv[3]))
     found = all_tables()
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")

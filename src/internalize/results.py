@@ -88,12 +88,13 @@ def _part(stored: Stored, full: Path | None) -> Part | None:
     if made is not None and present(made):
         days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
         written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
-        return Part(stored, max(days, default=written), True, _shown(stored, made))
+        return Part(stored, max(days, default=written), True, _shown_of_a_user(stored, made))
     path = FOLDER / stored.file
-    return Part(stored, stored.date, False, _shown(stored, path)) if path.is_file() else None
+    return Part(stored, stored.date, False, stored.show(stored.read(path))) if path.is_file() else None
 
 
-def _shown(stored: Stored, path: Path) -> Shown:
+def _shown_of_a_user(stored: Stored, path: Path) -> Shown:
+    """A file that was made outside of the package may have become anything. What cannot be shown of ours is a bug."""
     try:
         return stored.show(stored.read(path))
     except InputError:

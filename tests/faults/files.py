@@ -20,8 +20,9 @@ from internalize import cli, results
 from internalize.errors import InputError
 from tests.faults.asking import Answer, ask, complaints, rooms, tree
 from tests.faults.damages import ANY, DAMAGES, Damage, Kind, code, run_mark
-from tests.faults.made import COMPARE, LM, SOLVE, SWEEP, TRAIN, line, make, write_data
+from tests.faults.made import COMPARE, LM, SOLVE, SWEEP, TRAIN, make, write_data
 from tests.faults.tally import Tally
+from tests.lm_runs import words
 
 LONG: Final = 3000
 
@@ -39,19 +40,19 @@ class Reading:
 
 
 _MADE: Final = "../made"
-_TRAIN: Final = tuple(line(TRAIN, f"{_MADE}/train", "--resume"))
-_BEGUN: Final = tuple(line(TRAIN, f"{_MADE}/train-begun", "--resume"))
-_SOLVE: Final = tuple(line(SOLVE, f"{_MADE}/solve", "--resume", "--threads", "1"))
-_SOLVE_BEGUN: Final = tuple(line(SOLVE, f"{_MADE}/solve-begun", "--resume", "--threads", "1"))
+_TRAIN: Final = tuple(words(TRAIN, f"{_MADE}/train", "--resume"))
+_BEGUN: Final = tuple(words(TRAIN, f"{_MADE}/train-begun", "--resume"))
+_SOLVE: Final = tuple(words(SOLVE, f"{_MADE}/solve", "--resume", "--threads", "1"))
+_SOLVE_BEGUN: Final = tuple(words(SOLVE, f"{_MADE}/solve-begun", "--resume", "--threads", "1"))
 _SWEEP: Final = (*SWEEP, "--out", f"{_MADE}/sweep", "--resume")
 _SHOW: Final = ("sweep", "show", f"{_MADE}/sweep")
 _COMPARE: Final = (*COMPARE, "--out", f"{_MADE}/compare", "--resume")
 _CERTIFY: Final = ("certify", "--only", "gating", "--run")
-_LM: Final = tuple(line(LM, f"{_MADE}/lm", "--resume"))
-_LM_BEGUN: Final = tuple(line(LM, f"{_MADE}/lm-begun", "--resume"))
+_LM: Final = tuple(words(LM, f"{_MADE}/lm", "--resume"))
+_LM_BEGUN: Final = tuple(words(LM, f"{_MADE}/lm-begun", "--resume"))
 _EVAL: Final = ("lm", "eval", "--examples", "3", "--data", "data.txt", "--model")
 _PROBE: Final = ("lm", "probe", "--examples", "64", "--data", "data.txt")
-_ON: Final = tuple(line(LM, "new", "--steps", "1", "--stage-steps", "1"))
+_ON: Final = tuple(words(LM, "new", "--steps", "1", "--stage-steps", "1"))
 _PLAN: Final = ("lm", "plan", "--methods", "log-icot", "--steps", "1", "--stage-steps", "1", "--batch", "2")
 _LM_CHECKPOINT: Final = "lm-begun/checkpoint/checkpoint-3"
 

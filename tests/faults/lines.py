@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from internalize import cli
 from tests.faults.asking import LIMIT, Answer, ask, complaints, rooms, tree
-from tests.faults.made import LM, SOLVE, TRAIN, line, make, write_data
+from tests.faults.made import LM, SOLVE, TRAIN, make, write_data
 from tests.faults.tally import Tally
 from tests.faults.words import PATIENT, Line, absurd, commands, lines, typical
+from tests.lm_runs import words
 
 LONG: Final = 10_000
 
@@ -105,9 +106,9 @@ def _meet(path: Path, place: Path) -> bool:
 
 
 _RESUMED: Final = {
-    **{name: line(TRAIN, f"../made/{name}", "--resume") for name in ("train", "train-begun")},
-    **{name: line(SOLVE, f"../made/{name}", "--resume", "--threads", "1") for name in ("solve", "solve-begun")},
-    **{name: line(LM, f"../made/{name}", "--resume") for name in ("lm", "lm-begun")},
+    **{name: words(TRAIN, f"../made/{name}", "--resume") for name in ("train", "train-begun")},
+    **{name: words(SOLVE, f"../made/{name}", "--resume", "--threads", "1") for name in ("solve", "solve-begun")},
+    **{name: words(LM, f"../made/{name}", "--resume") for name in ("lm", "lm-begun")},
 }
 _JSON: Final = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),

@@ -1,15 +1,15 @@
-"""Folders for commands to read: finished and begun runs, a sweep's store, language models, data; with the lines that made them."""
+"""Folders for commands to read: finished and begun runs, a sweep's store, language models, data; and the options that made them."""
 
 import contextlib
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from internalize.interrupt import Interrupted
-from internalize.lm import LmTrainOptions
 from internalize.lm.quiet import quiet_transformers
 from internalize.lm.train import train as lm_train
 from internalize.options import SolveOptions, TrainOptions
@@ -18,24 +18,14 @@ from internalize.parity.kept import solve_kept
 from internalize.parity.train import train
 from internalize.runs import Run
 from tests.faults.asking import ask
+from tests.lm_runs import TINY
 
 TRAIN: Final = TrainOptions(n=5, k=4, steps=3, batch=4, eval_every=2, eval_samples=8)
 SOLVE: Final = SolveOptions(n=5, k=4, samples=60, test_samples=20, dtype="float64")
-LM: Final = LmTrainOptions(
-    data="data.txt",
-    layers=1,
-    width=16,
-    heads=2,
-    batch=4,
-    steps=4,
-    advance="steps",
-    stage_steps=2,
-    warmup=1,
-    eval_every=2,
-    eval_examples=3,
-    test_examples=4,
-    keep_stages=True,
-)
+LM: Final = replace(
+    TINY, data="data.txt", batch=4, steps=4, stage_steps=2, warmup=1,
+    eval_every=2, eval_examples=3, test_examples=4, keep_stages=True,
+)  # fmt: skip
 SWEEP: Final = ("sweep", "solve", "n=4,5", "k=2", "samples=9", "test_samples=4", "--seeds", "0:3", "--jobs", "1")
 COMPARE: Final = (
     *("compare", "--of", "ablations", "--variants", "mask=causal", "--sizes", "4,2", "--seeds", "0", "--jobs", "1"),
@@ -54,23 +44,6 @@ def write_data(folder: Path) -> None:
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "bad.txt").write_text("neither nor\n")
     (folder / "empty.txt").write_text("")
-
-
-def line(options: TrainOptions | SolveOptions | LmTrainOptions, out: str, *more: str) -> list[str]:
-    """The command line of these options."""
-    kind = (
-        ["train"]
-        if isinstance(options, TrainOptions)
-        else ["solve"]
-        if isinstance(options, SolveOptions)
-        else ["lm", "train"]
-    )
-    argv = [*kind, "--out", out, *more]
-    default = type(options)()
-    for name, value in vars(options).items():
-        if value != getattr(default, name):
-            argv += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return argv
 
 
 def make(folder: Path, *, language: bool = True) -> None:

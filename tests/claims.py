@@ -1,0 +1,47 @@
+"""Numbers in the prose of README and docs: a claim is the page's own words with places for the numbers, and what they are."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+
+from internalize.results import FOLDER
+from tests.pages import text
+
+Json = dict[str, Any]
+Claim = tuple[str, str, Callable[[], Sequence[Any]]]
+"""Page, words, numbers: filled in, the words must be on the page, letter by letter."""
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+@cache
+def stored(name: str) -> Json:
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def spaced(number: float) -> str:
+    """With a space for thousands."""
+    return f"{number:,.0f}".replace(",", " ")
+
+
+def fraction(number: float, digits: int = 2) -> str:
+    """Without the 0 before the point."""
+    return f"{number:.{digits}f}".replace("0.", ".", 1)
+
+
+def each(claims: Sequence[Claim], slow: Sequence[Claim] = ()) -> pytest.MarkDecorator:
+    """A test for each claim."""
+    params = [pytest.param(*claim, id=f"{claim[0]}-{number}") for number, claim in enumerate(claims)]
+    late = [
+        pytest.param(*claim, id=f"{claim[0]}-slow-{number}", marks=pytest.mark.slow)
+        for number, claim in enumerate(slow)
+    ]
+    return pytest.mark.parametrize(("page", "words", "values"), [*params, *late])
+
+
+def assert_on_page(page: str, words: str, values: Callable[[], Sequence[Any]]) -> None:
+    """The claim, filled in, is in the page's prose."""
+    claim = words.format(*values())
+    assert claim in text(page), claim
