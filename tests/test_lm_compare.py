@@ -54,14 +54,8 @@ def test_golden_schedules():
     methods = ("none", "cot", "icot", "icot-steps", "log-icot", "pause")
     found = settings(measure_costs(PARITY, methods), ("steps", "tokens"), PARITY.steps)
     derived = {s.method: (s.stages, s.stage_steps) for s in found if s.budget == "steps"}
-    assert derived == {
-        "none": (1, None),
-        "cot": (1, None),
-        "icot": (7, 100),
-        "icot-steps": (7, 100),
-        "log-icot": (3, 300),
-        "pause": (1, None),
-    }
+    removing = {"icot": (7, 100), "icot-steps": (7, 100), "log-icot": (3, 300)}
+    assert derived == dict.fromkeys(("none", "cot", "pause"), (1, None)) | removing
     assert {s.options.first_steps for s in found if s.stages > 1} == {300}
     # A parity's padded sequence has 17 + 6 + 3 tokens at every stage, so but for none, equal tokens are equal updates.
     assert {(s.method, s.options.steps, str(s.folder)) for s in found if s.budget == "tokens"} == {
@@ -266,11 +260,10 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(InputError, match="seed-3 holds another run: its lr is 0.001, not 0.01"):
         replace(command, options=replace(options, lr=0.01), resume=True)()
 
-    left = next(iter(before)) / "checkpoint" / "checkpoint-3"  # as by a kill between the result and the tidying
-    left.mkdir(parents=True)
-    (left / "config.json").touch()
+    left = next(iter(before)) / "checkpoint"  # as by a kill between the result and the tidying
+    (left / "checkpoint-3").mkdir(parents=True)
     assert replace(command, resume=True, json=False)() == 0
-    assert not left.parent.exists()
+    assert not left.exists()
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 7
     assert table[1].split()[:2] == ["steps", "log-icot"]

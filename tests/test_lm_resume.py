@@ -1,5 +1,7 @@
 """Language models: Ctrl-C and damage; kill -9 is in tests/faults. A resumed run ends with the same bits as one left alone."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from internalize.cli import main
+from internalize.errors import InputError
 from internalize.lm import LmTrainOptions
 from internalize.lm.callback import PLACE, whole_checkpoints
 from internalize.lm.train import train
@@ -32,6 +35,19 @@ def test_ctrl_c_saves_and_resumes(tmp_path: Path):
     assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume goes on"
     assert whole_checkpoints(out / "checkpoint")
     assert not Run(out).finished
+
+
+def test_a_disk_that_is_full_as_the_trainer_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make = os.makedirs
+
+    def full(name: str, mode: int = 0o777, exist_ok: bool = False) -> None:
+        if str(name).endswith("checkpoint"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(name))
+        make(name, mode, exist_ok)
+
+    monkeypatch.setattr(os, "makedirs", full)
+    with pytest.raises(InputError, match="^cannot write .*run/checkpoint: No space left on device$"):
+        train(TINY, 0, Run(tmp_path / "run"))
 
 
 def stopped_run(tmp_path: Path) -> tuple[LmTrainOptions, Path, Path]:

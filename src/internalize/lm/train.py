@@ -128,19 +128,19 @@ def _train(
     report: Callable[[Progress], None],
     say: Callable[[str], None],
 ) -> Json:
-    from safetensors import SafetensorError
     from transformers import PrinterCallback, ProgressCallback, Trainer
 
     with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
         arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=work.positions,
-            data_collator=work.collator,
-            callbacks=[work.callback],
-            compute_loss_func=work.loss(model),
-        )
+        with _written_by_trainer(output):
+            trainer = Trainer(
+                model=model,
+                args=arguments,
+                train_dataset=work.positions,
+                data_collator=work.collator,
+                callbacks=[work.callback],
+                compute_loss_func=work.loss(model),
+            )
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)
         checkpoint = _go_back(run, output, first, say) if run else None
@@ -157,17 +157,8 @@ def _train(
             work.callback.on_stage_end = lambda stage: _keep_stage(work, model, stage_folder(run, stage + 1))
         if run is not None:
             work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
-        try:
+        with _written_by_trainer(output):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except (
-            OSError,
-            SafetensorError,
-            RuntimeError,
-        ) as error:  # a full disk, a vanished folder: it writes without us
-            if isinstance(error, RuntimeError) and not _in_torch_save(error):
-                raise
-            name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
-            raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
         if interrupt.requested and work.callback.ended is None:
             raise Interrupted("--resume goes on")
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
@@ -176,6 +167,20 @@ def _train(
             run.finish(result)  # decides; what follows is only tidying
             run.drop_trainer()
     return result
+
+
+@contextlib.contextmanager
+def _written_by_trainer(output: Path) -> Generator[None]:
+    """A full disk or a vanished folder, in our words: the Trainer writes without us, from its making on."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _in_torch_save(error):
+            raise
+        name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
+        raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
 
 
 def _in_torch_save(error: RuntimeError) -> bool:
