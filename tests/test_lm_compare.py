@@ -136,7 +136,7 @@ def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]]
     path.mkdir(parents=True)
     for step, stage, accuracy in evaluations:
         run.append_metrics({"step": step, "stage": stage, "exact_match": accuracy})
-    records = [{"stage": stage + 1} for stage in range(stages)]
+    records = [{"stage": stage + 1, "steps": 10 + stage} for stage in range(stages)]
     result = {"exact_match": exact, "examples": 200, "stages": records, "steps": 40, "tokens": 1001}
     run.finish({**result, "tokens_per_answer": 3.0, "seconds": 2.0})
 
@@ -172,9 +172,9 @@ def test_row_of_finished_runs(tmp_path: Path):
         "steps_to_99": None,  # one of three
         "steps_after_explicit": None,
         "each": [
-            {"seed": 0, "exact_match": 1.0, "explicit": 10, "after_explicit": 20},
-            {"seed": 1, "exact_match": 0.98, "explicit": 10, "after_explicit": None},
-            {"seed": 2, "exact_match": 0.5, "explicit": 10, "after_explicit": None},
+            {"seed": 0, "exact_match": 1.0, "explicit": 10, "after_explicit": 20, "steps": [10, 11]},
+            {"seed": 1, "exact_match": 0.98, "explicit": 10, "after_explicit": None, "steps": [10, 11]},
+            {"seed": 2, "exact_match": 0.5, "explicit": 10, "after_explicit": None, "steps": [10]},
         ],
         "seconds": 2.0,
         "runs": [str(folder / f"seed-{seed}") for seed in range(3)],

@@ -270,7 +270,12 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
     solved = [first_solved(run, setting.stages, "exact_match") for run in runs]
     exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
     each = [
-        {"seed": seed, "exact_match": run.result["exact_match"], **explicit_and_after(run, setting.stages)}
+        {
+            "seed": seed,
+            "exact_match": run.result["exact_match"],
+            **explicit_and_after(run, setting.stages),
+            "steps": [stage["steps"] for stage in run.result["stages"]],
+        }
         for seed, run in found.items()
     ]
     return {
