@@ -74,6 +74,7 @@ def test_command_lists_every_problem(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--data", "parity", "--count", "0"], "count=0 must be at least 1"),
         (["--data", "some.txt"], "'some.txt' is no task"),
         (["--data", "parity", "--out", "no/such/folder.txt"], "cannot write"),
+        (["--data", "parity", "--out", ""], "--out . is a folder; name a file"),
     ],
 )
 def test_command_refuses(argv: list[str], said: str):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from internalize import InputError, cli, paper, report
 from internalize.figures.mask import draw_mask
@@ -44,9 +45,12 @@ def test_reuse_and_rebuild(tmp_path: Path):
     runs = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)}
     assert len(runs) == 2 + 1 + 1 + 2  # trained, solved, success, certificates
 
+    for run in find_runs(out):
+        run.save_checkpoint(2, {"W": torch.zeros(1)}, {})  # as is left by a kill between the result and the tidying
     said: list[str] = []
     quick(out, said)
     assert said == []
+    assert not any((path / "checkpoint").exists() for path in runs)
     assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)} == runs
     assert (out / "index.html").read_bytes() == page  # the same runs, the same bytes
 

@@ -288,6 +288,13 @@ class SuccessJob(ParityJob):
             kept.finish({"points": points})
 
 
+def unfinished(jobs: Sequence[ParityJob]) -> list[ParityJob]:
+    """The jobs with something left to do. What a kill after a run's result has left in its folder is removed."""
+    for run in (run for job in jobs for run in job.runs if run.finished):
+        run.tidy()
+    return [job for job in jobs if not job.finished]
+
+
 def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:
     """Make the runs that are missing; refuse before any if a folder is not theirs.
 
@@ -303,9 +310,7 @@ def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:
         if how.refused is not None:
             how.refused(job.name, reason)
 
-    for run in (run for job in jobs for run in job.runs if run.finished):
-        run.tidy()
     again = f"the same command with --out {how.out} --resume goes on"
-    run_all([job for job in jobs if not job.finished], how.processes, how.report, refused, again)
+    run_all(unfinished(jobs), how.processes, how.report, refused, again)
     if failures and how.refused is None:
         raise InputError("; ".join(failures))

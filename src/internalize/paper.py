@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from internalize.errors import InputError
-from internalize.jobs import TOGETHER, CertifyJob, ParityJob, SolveJob, SuccessJob, TrainJob
+from internalize.jobs import TOGETHER, CertifyJob, ParityJob, SolveJob, SuccessJob, TrainJob, unfinished
 from internalize.options import SolveOptions, TrainOptions
 from internalize.runs import Run
 from internalize.workers import Report, run_all
@@ -104,7 +104,7 @@ def reproduce(
     for jobs in (plan.runs, plan.certificates):  # certificates are of finished runs
         refused: list[str] = []
         run_all(
-            [job for job in jobs if not job.finished],
+            unfinished(jobs),
             processes or os.cpu_count() or 1,
             report,
             lambda job, reason, refused=refused: refused.append(reason),

@@ -68,6 +68,8 @@ class LmData:
         count = _SHOWN if self.count is None else self.count
         if count < 1:
             raise InputError(f"count={count} must be at least 1")
+        if self.out is not None and self.out.is_dir():
+            raise InputError(f"--out {self.out} is a folder; name a file for the examples")
         source = open_source(task.spec, self.seed, held_out=count if self.stream == "validation" else 0, say=say)
         match self.stream:
             case "train":
