@@ -26,7 +26,6 @@ BENCH = FOLDER / "bench.json"
 PHASE = FOLDER / "phase.json"
 FAULTS = FOLDER / "faults.json"
 FINITE = FOLDER / "finite-n.json"
-PARITY, PARITY_30 = FOLDER / "lm-parity.json", FOLDER / "lm-parity-30.json"
 PAGES = tuple(
     DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README")
 )
@@ -239,6 +238,45 @@ ORACLE: Columns = {
 }
 
 
+
+def ahead(row: columns.Row) -> str:
+    """Of linear in exact match, seed by seed: the mean, and what it is at least."""
+    found = row["against_linear"]
+    if found is None:
+        return "–"
+    least = found["exact_match_low"]
+    return f"{found['exact_match']:+.4f}" + ("" if least is None else f" (≥ {least:+.4f})")
+
+
+EQUAL: Columns = {
+    **{name: columns.LANGUAGE[name] for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages")},
+    "ahead of linear (one-sided 95 %)": ahead,
+    "updates": columns.LANGUAGE["updates in all"],
+}
+DEPTH: Columns = {
+    "data": lambda row: f"`{row['data']}`",
+    "layers": lambda row: str(row["layers"]),
+    "method": lambda row: row["method"],
+    "solved": lambda row: f"{row['solved']} of {row['seeds']}",
+    "exact match (95 % over seeds)": columns.LANGUAGE["exact match (95 % over seeds)"],
+    "updates to 99 %": columns.LANGUAGE["updates to 99 %"],
+}
+LANGUAGE: dict[str, Columns] = {
+    "lm-parity": columns.LANGUAGE,
+    "lm-parity-30": columns.LANGUAGE,
+    "lm-multiply": EQUAL,
+    "lm-depth": DEPTH,
+}
+"""Of each stored comparison of language models."""
+
+
+def language_tables() -> dict[str, str]:
+    """The tables of `lm compare`; that of parity is in the README as well."""
+    found = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"] for name in LANGUAGE}
+    written = _written({name: (own, found[name]) for name, own in LANGUAGE.items()})
+    return {**written, "lm-parity-summary": written["lm-parity"]}
+
+
 def finite_tables(found: Row) -> dict[str, str]:
     """The tables of `benchmarks/prediction_table.py`."""
     own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
@@ -258,15 +296,13 @@ def bench_tables(found: Row) -> dict[str, str]:
 
 def all_tables() -> dict[str, str]:
     """Every table, by its name, from what is stored."""
-    rows, found, phase, faults, parity, parity_30 = (
-        json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE, FAULTS, PARITY, PARITY_30)
+    rows, found, phase, faults, finite = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE, FAULTS, FINITE)
     )
     others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {"phase": (HALF, phase["half"])}
     others["faults"] = (SURVIVED, with_total(faults["rows"]))
-    others |= dict.fromkeys(("lm-parity", "lm-parity-summary"), (columns.LANGUAGE, parity["rows"]))
-    others["lm-parity-30"] = (columns.LANGUAGE, parity_30["rows"])
-    finite = json.loads(FINITE.read_text(encoding="utf-8"))
-    return tables(rows["rows"]) | bench_tables(found) | finite_tables(finite) | _written(others)
+    made = tables(rows["rows"]) | bench_tables(found) | finite_tables(finite) | language_tables()
+    return made | _written(others)
 
 
 def filled(page: str, found: dict[str, str]) -> str:
