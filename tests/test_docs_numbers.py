@@ -125,14 +125,21 @@ def linears_stages() -> list[Any]:
     return [len(updates[0]), min(quick), max(quick), sum(quick) / len(quick), min(slow), max(slow)]
 
 
+def first_evaluations() -> list[int]:
+    log, linear = ((r["eval_every"], r["stages"] - 1) for r in stored("lm-parity-30")["rows"])
+    return [math.prod(linear), linear[1], math.prod(log)]
+
+
 def over_linear(name: str, *keys: str) -> list[float]:
     return [stored(name)["rows"][0]["against_linear"][key] for key in keys]
 
 
 def read_in_multiplication() -> list[int]:
-    """The lowest layers from which the partial products and the answer are read in 99 % of the questions."""
+    """The lowest layers from which the partial products and the answer are read in 99 % of their digits."""
     rows = stored("lm-probe-multiply")["rows"]
-    one, other, answer = (min(r["layer"] for r in rows if r["step"] == step and r["probe"] >= 0.99) for step in (1, 2, 3))
+    one, other, answer = (
+        min(r["layer"] for r in rows if r["step"] == step and r["probe"] >= 0.99) for step in (1, 2, 3)
+    )
     assert one == other
     return [one, answer]
 
@@ -283,8 +290,8 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/language-models.md",
-        "after the explicit stage {:.2f} of linear's at n = 16, where the stages are {} of {}, and {:.2f} at n = 30, where they are "
-        "{} of {} (the interval holds 1)",
+        "after the explicit stage Log-ICoT takes {:.2f} of linear's at n = 16, where the stages are {} of {}, and {:.2f} at "
+        "n = 30, where they are {} of {}, and that interval holds 1.",
         lambda: [
             value
             for name in ("lm-parity", "lm-parity-30")
@@ -296,8 +303,13 @@ CLAIMS: list[Claim] = [
         "Of the {} stages between linear's first and last at n = 30, {} to {} ({:.1f} in the mean) passed",
         lambda: linears_stages()[:4],
     ),
-    ("docs/language-models.md", "The others take {} to {}; which", lambda: linears_stages()[4:]),
-    ("docs/language-models.md", "together {} – {} updates, Log-ICoT", lambda: of_stages("icot", *range(2, 15))),
+    ("docs/language-models.md", "The others take {} to {} each; which", lambda: linears_stages()[4:]),
+    ("docs/language-models.md", "Together the 13 take {} – {} updates.", lambda: of_stages("icot", *range(2, 15))),
+    (
+        "docs/language-models.md",
+        "of linear's updates at least {} are its {} removals' first evaluations, of Log-ICoT's {}.",
+        first_evaluations,
+    ),
     ("docs/language-models.md", "in stages 2 and 3 together {} – {}.", lambda: of_stages("log-icot", 2, 3)),
     (
         "docs/language-models.md",
@@ -307,7 +319,9 @@ CLAIMS: list[Claim] = [
     (
         "docs/findings.md",
         "{:.2f} ({:.2f} – {:.2f}) at n = 16, k = 8 and {:.2f} ({:.2f} – {:.2f}) at n = 30, k = 16, ten seeds each",
-        lambda: [n for name in ("lm-parity", "lm-parity-30") for n in over_linear(name, "ratio", "ratio_low", "ratio_high")],
+        lambda: [
+            n for name in ("lm-parity", "lm-parity-30") for n in over_linear(name, "ratio", "ratio_low", "ratio_high")
+        ],
     ),
     (
         "docs/language-models.md",
@@ -378,4 +392,5 @@ def test_commands_beside_stored_results_are_those_that_made_them():
     assert stored("lm-parity")["command"] in text("README.md")
     for name in ("lm-parity", "lm-parity-30", "lm-multiply", "lm-depth", "lm-probe", "lm-probe-multiply"):
         assert stored(name)["command"] in text("docs/language-models.md")
+        assert stored(name).get("read_by", "") in text("docs/language-models.md")
     assert stored("compare-rate")["command"] in text("docs/findings.md")

@@ -50,6 +50,14 @@ def test_a_disk_that_is_full_as_the_trainer_begins(tmp_path: Path, monkeypatch: 
         train(TINY, 0, Run(tmp_path / "run"))
 
 
+def test_a_bug_of_ours_is_not_said_to_be_the_disks(tmp_path: Path):
+    def report(now: object) -> None:
+        (tmp_path / "elsewhere" / "nothing").open()
+
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        train(TINY, 0, Run(tmp_path / "run"), report=report)
+
+
 def stopped_run(tmp_path: Path) -> tuple[LmTrainOptions, Path, Path]:
     """A run that was stopped after its first checkpoints."""
     out = tmp_path / "stopped"

@@ -238,7 +238,6 @@ ORACLE: Columns = {
 }
 
 
-
 def ahead(row: columns.Row) -> str:
     """Of linear in exact match, seed by seed: the mean, and what it is at least."""
     found = row["against_linear"]
@@ -249,7 +248,10 @@ def ahead(row: columns.Row) -> str:
 
 
 EQUAL: Columns = {
-    **{name: columns.LANGUAGE[name] for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages")},
+    **{
+        name: columns.LANGUAGE[name]
+        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages")
+    },
     "ahead of linear (one-sided 95 %)": ahead,
     "updates": columns.LANGUAGE["updates in all"],
 }

@@ -288,11 +288,10 @@ class SuccessJob(ParityJob):
             kept.finish({"points": points})
 
 
-def unfinished(jobs: Sequence[ParityJob]) -> list[ParityJob]:
-    """The jobs with something left to do. What a kill after a run's result has left in its folder is removed."""
+def tidy_finished(jobs: Sequence[ParityJob]) -> None:
+    """Remove what a kill after a run's result has left in its folder."""
     for run in (run for job in jobs for run in job.runs if run.finished):
         run.tidy()
-    return [job for job in jobs if not job.finished]
 
 
 def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:
@@ -311,6 +310,7 @@ def carry_out(jobs: Sequence[ParityJob], how: Circumstances) -> None:
             how.refused(job.name, reason)
 
     again = f"the same command with --out {how.out} --resume goes on"
-    run_all(unfinished(jobs), how.processes, how.report, refused, again)
+    tidy_finished(jobs)
+    run_all([job for job in jobs if not job.finished], how.processes, how.report, refused, again)
     if failures and how.refused is None:
         raise InputError("; ".join(failures))

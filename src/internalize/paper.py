@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from internalize.errors import InputError
-from internalize.jobs import TOGETHER, CertifyJob, ParityJob, SolveJob, SuccessJob, TrainJob, unfinished
+from internalize.jobs import TOGETHER, CertifyJob, ParityJob, SolveJob, SuccessJob, TrainJob, tidy_finished
 from internalize.options import SolveOptions, TrainOptions
 from internalize.runs import Run
 from internalize.workers import Report, run_all
@@ -103,8 +103,9 @@ def reproduce(
             _discarded_if_unusable(job, say, again=again)
     for jobs in (plan.runs, plan.certificates):  # certificates are of finished runs
         refused: list[str] = []
+        tidy_finished(jobs)
         run_all(
-            unfinished(jobs),
+            [job for job in jobs if not job.finished],
             processes or os.cpu_count() or 1,
             report,
             lambda job, reason, refused=refused: refused.append(reason),

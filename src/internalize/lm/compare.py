@@ -28,7 +28,7 @@ from internalize.lm.models import load_tokenizer
 from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_method
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
-from internalize.lm.train import KIND, run_config
+from internalize.lm.train import KIND, check_finished, run_config
 from internalize.rows import ROWS, first_solved, median_of, over_seeds
 from internalize.runs import Run
 from internalize.workers import run_all
@@ -221,7 +221,8 @@ def compare(
 
     for run in (Run(job.folder) for job in todo):
         if run.finished:
-            run.drop_trainer()
+            check_finished(run)
+            run.drop_trainer()  # left by a kill after the result
     unfinished = [job for job in todo if not Run(job.folder).finished]
     run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
     rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])

@@ -114,9 +114,9 @@ class ScheduleOptions:
     stage_steps: int = 1000
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
     patience: int = 600
-    """For adaptive: a stage that has not lost a tenth of its errors for so many updates is given up, unless it removes a
-    single step: that one has --stage-steps. Training goes back to the weights of the last stage that passed, and tries half
-    as much."""
+    """For adaptive: a stage below 75 % that has not lost a tenth of its errors for so many updates (or has had
+    --stage-steps) is given up, unless it removes a single step. Training goes back to the weights of the last good stage,
+    and tries half as much."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0

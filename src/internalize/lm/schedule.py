@@ -10,8 +10,9 @@ from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
 
 GAIN: Final = 0.1
-"""The part of its errors that an attempt must lose to count as getting on: at chance more than accuracy jumps by between two
-evaluations that learn nothing, and near the threshold so little that nothing which is nearly there is given up."""
+"""The part of its errors that an attempt must lose to count as getting on."""
+NEARLY: Final = 0.75
+"""Exact match from which on an attempt is not given up, however slowly it gets on."""
 
 
 class Attempt(NamedTuple):
@@ -25,11 +26,11 @@ class Schedule:
     """Which stage an update belongs to. That is a function of its number alone, so batches may be prepared ahead and a resumed
     run sees the same ones.
 
-    Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that has not
-    got on for ``patience`` updates is followed by one that removes half as much, counted from the last good
-    stage; the one after a good stage goes for the next target again. One that gets on, and one at the very next stage, which
-    cannot be made smaller, has ``stage_steps``; then its stage counts as good, whatever it came to. Without stages between
-    targets all attempts are of this kind: each stage has one.
+    Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that is below
+    `NEARLY` and has not got on for ``patience`` updates, or has had ``stage_steps``, is followed by one that removes half as
+    much, counted from the last good stage; the one after a good stage goes for the next target again. Any other attempt, and
+    one at the very next stage, which cannot be made smaller, ends after ``stage_steps`` (that at the last stage never); its
+    stage then counts as good, whatever it came to. Without stages between targets all attempts are of this kind.
     """
 
     def __init__(
@@ -110,9 +111,10 @@ class Schedule:
         begins = done + 1
         if 1 - accuracy <= (1 - GAIN) * (1 - self.best[0]):
             self.best = accuracy, done
-        passed = accuracy >= self.options.threshold
-        stalls = self.may_go_back and begins - max(began, self.best[1]) >= self.options.patience
-        if not (passed or stalls) and begins - began < self.longest(stage):
+        passed, had = accuracy >= self.options.threshold, begins - began
+        stands = begins - max(began, self.best[1]) >= self.options.patience or had >= self.options.stage_steps
+        stalls = self.may_go_back and accuracy < NEARLY and stands
+        if not (passed or stalls) and had < self.longest(stage):
             return False
         self.best = 0.0, begins
         if passed or not stalls:

@@ -6,6 +6,7 @@ resumed run needs beyond them (which stage, which data) is a function of the upd
 
 import contextlib
 import copy
+import errno
 import hashlib
 import os
 import shutil
@@ -13,7 +14,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from internalize.errors import InputError
 from internalize.files import reading
@@ -82,7 +83,7 @@ def train(
         run.check(KIND, run_config(options, seed), resume=resume)
     if run is not None and run.finished:
         if first:
-            _check_finished(run)
+            check_finished(run)
             run.drop_trainer()  # left by a kill after the result
         return run.result
     work, model = _prepared(options, seed, say if first else lambda line: None)
@@ -92,17 +93,23 @@ def train(
         return _train(work, model, run, first, device, processes, checkpoint_steps, report, say)
 
 
-def _check_finished(run: Run) -> None:
+def check_finished(run: Run) -> None:
     """Refuse a finished run whose result lacks what is shown of it."""
     result = run.result
     numbers = ("exact_match", "examples", "steps", "tokens", "seconds")
-    wrong = [name for name in numbers if not isinstance(result.get(name), int | float)]
-    stages: object = result.get("stages")
-    if wrong or not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):  # pyright: ignore[reportUnknownVariableType]
-        name = wrong[0] if wrong else "stages"
+    wrong = next((name for name in numbers if not isinstance(result.get(name), int | float)), None)
+    stages: Any = result.get("stages")
+    if wrong is None and not (isinstance(stages, list) and all(map(_is_record, cast(list[Any], stages)))):
+        wrong = "stages"
+    if wrong is not None:
         raise InputError(
-            f"{run.path / 'result.json'} is not the result of lm train: its {name} is {result.get(name)!r}"
+            f"{run.path / 'result.json'} is not the result of lm train: its {wrong} is {result.get(wrong)!r}"
         )
+
+
+def _is_record(stage: Any) -> bool:
+    """Whether it says how many updates a stage has had."""
+    return isinstance(stage, dict) and {"stage", "steps"} <= cast(dict[str, Any], stage).keys()
 
 
 def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
@@ -132,6 +139,7 @@ def _train(
 
     with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
         arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
+        loss = work.loss(model)
         with _written_by_trainer(output):
             trainer = Trainer(
                 model=model,
@@ -139,7 +147,7 @@ def _train(
                 train_dataset=work.positions,
                 data_collator=work.collator,
                 callbacks=[work.callback],
-                compute_loss_func=work.loss(model),
+                compute_loss_func=loss,
             )
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)
@@ -179,8 +187,17 @@ def _written_by_trainer(output: Path) -> Generator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _in_torch_save(error):
             raise
+        if isinstance(error, OSError) and not _of_the_disk(error, output):
+            raise
         name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
         raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
+
+
+def _of_the_disk(error: OSError, folder: Path) -> bool:
+    """Whether it is about a file below the folder or, where it names none, about a disk."""
+    if error.filename is None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())
 
 
 def _in_torch_save(error: RuntimeError) -> bool:
