@@ -176,8 +176,13 @@ CLAIMS: list[Claim] = [
     ),
     (
         "README.md",
-        "Parity of {} among {} needs the loss at every layer (`--layer-loss {:.0f}`): {} seeds of {}",
+        "Parity of {} among {}, with the loss at every layer (`--layer-loss {:.0f}`): {} seeds of {}",
         deep_parity,
+    ),
+    (
+        "README.md",
+        "Multiplication 2 × 2: {} of {}.",
+        lambda: [WORDS[stored("lm-multiply")["rows"][0][key]] for key in ("solved", "seeds")],
     ),
     (
         "README.md",
