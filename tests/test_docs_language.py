@@ -1,0 +1,142 @@
+"""Numbers in the prose of docs/language-models.md and on language models in docs/findings.md, from stored results."""
+
+import math
+from typing import Any
+
+from internalize.lm.options import LmTrainOptions
+from internalize.lm.schedule import GAIN, NEARLY
+from internalize.lm.source import _OF
+from tests.claims import WORDS, Claim, assert_on_page, each, spaced, stored
+from tests.pages import text
+
+
+def read_from() -> list[int]:
+    """The lowest layers from which the steps of each level, and the answer, are read in 99 % of the questions."""
+    lowest: dict[int | None, set[int]] = {}
+    for level, step in {(r["level"], r["step"]) for r in stored("lm-probe")["rows"]}:
+        layers = [r["layer"] for r in stored("lm-probe")["rows"] if r["step"] == step and r["probe"] >= 0.99]
+        lowest.setdefault(level, set()).add(min(layers))
+    return [layer for level in (1, 2, None) for layer in sorted(lowest[level])]
+
+
+def of_stages(method: str, *stages: int) -> list[int]:
+    """The least and the most updates that a seed's runs at n = 30 have had in these stages together, from 1."""
+    (found,) = (r for r in stored("lm-parity-30")["rows"] if r["method"] == method)
+    sums = [sum(each["steps"][stage - 1] for stage in stages) for each in found["each"]]
+    return [min(sums), max(sums)]
+
+
+def linears_stages() -> list[Any]:
+    """Of those between the first and the last: how many pass within two evaluations, and what the others take."""
+    (found,) = (r for r in stored("lm-parity-30")["rows"] if r["method"] == "icot")
+    updates = [each["steps"][1:-1] for each in found["each"]]
+    twice = 2 * found["eval_every"]
+    quick = [sum(own <= twice for own in run) for run in updates]
+    slow = [own for run in updates for own in run if own > twice]
+    return [len(updates[0]), min(quick), max(quick), sum(quick) / len(quick), min(slow), max(slow)]
+
+
+def first_evaluations() -> list[int]:
+    log, linear = ((r["eval_every"], r["stages"] - 1) for r in stored("lm-parity-30")["rows"])
+    return [math.prod(linear), linear[1], math.prod(log)]
+
+
+def over_linear(name: str, *keys: str) -> list[float]:
+    return [stored(name)["rows"][0]["against_linear"][key] for key in keys]
+
+
+def read_in_multiplication() -> list[int]:
+    """The lowest layers from which the partial products and the answer are read in 99 % of their digits."""
+    rows = stored("lm-probe-multiply")["rows"]
+    one, other, answer = (
+        min(r["layer"] for r in rows if r["step"] == step and r["probe"] >= 0.99) for step in (1, 2, 3)
+    )
+    assert one == other
+    return [one, answer]
+
+
+CLAIMS: list[Claim] = [
+    (
+        "docs/language-models.md",
+        "a run took {} s on a core shared with other work",
+        lambda: [spaced(stored("lm-parity-30")["rows"][0]["seconds"])],
+    ),
+    (
+        "docs/language-models.md",
+        "its seeds took {} – {}, {} – {}, {} – {} and {} – {} updates (the last with",
+        lambda: [updates for stage in (1, 2, 3, 4) for updates in of_stages("log-icot", stage)],
+    ),
+    (
+        "docs/language-models.md",
+        "after the explicit stage Log-ICoT takes {:.2f} of linear's at n = 16, where the stages are {} of {}, and {:.2f} at "
+        "n = 30, where they are {} of {}, and that interval holds 1.",
+        lambda: [
+            value
+            for name in ("lm-parity", "lm-parity-30")
+            for value in (*over_linear(name, "ratio"), *(r["stages"] for r in stored(name)["rows"]))
+        ],
+    ),
+    (
+        "docs/language-models.md",
+        "Of the {} stages between linear's first and last at n = 30, {} to {} ({:.1f} in the mean) passed",
+        lambda: linears_stages()[:4],
+    ),
+    ("docs/language-models.md", "The others take {} to {} each; which", lambda: linears_stages()[4:]),
+    ("docs/language-models.md", "Together the 13 take {} – {} updates.", lambda: of_stages("icot", *range(2, 15))),
+    (
+        "docs/language-models.md",
+        "of linear's updates at least {} are its {} removals' first evaluations, of Log-ICoT's {}.",
+        first_evaluations,
+    ),
+    ("docs/language-models.md", "in stages 2 and 3 together {} – {}.", lambda: of_stages("log-icot", 2, 3)),
+    (
+        "docs/language-models.md",
+        "Log-ICoT takes {} – {} updates, linear with one {} – {} (consolidation not counted)",
+        lambda: [n - LmTrainOptions().consolidate for n in (*of_stages("log-icot", 4), *of_stages("icot", 15))],
+    ),
+    (
+        "docs/findings.md",
+        "{:.2f} ({:.2f} – {:.2f}) at n = 16, k = 8 and {:.2f} ({:.2f} – {:.2f}) at n = 30, k = 16, ten seeds each",
+        lambda: [
+            n for name in ("lm-parity", "lm-parity-30") for n in over_linear(name, "ratio", "ratio_low", "ratio_high")
+        ],
+    ),
+    (
+        "docs/language-models.md",
+        "both partial products are read from layer {}, the answer from layer {}.",
+        read_in_multiplication,
+    ),
+    (
+        "docs/language-models.md",
+        "{:.0f} and {:.0f} s a run (mean)",
+        lambda: [r["seconds"] for r in stored("lm-parity")["rows"]],
+    ),
+    (
+        "docs/language-models.md",
+        "our generation ({} at once) over `generate` one example at a time with the cache on, same model, dtype, thread and "
+        "number of tokens; median of {} with",
+        lambda: [(found := stored("lm-generation")["rows"][0])["batch"], WORDS[found["repeats"]]],
+    ),
+    (
+        "docs/language-models.md",
+        "In the final model level 1 is read from layer {}, level 2 from layers {} and {}, the answer from layer {}.",
+        read_from,
+    ),
+    (
+        "docs/language-models.md",
+        "is below {:.0f} % and that has not lost a {} of",
+        lambda: [100 * NEARLY, {0.1: "tenth"}[GAIN]],
+    ),
+    ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
+]
+
+
+@each(CLAIMS)
+def test_prose_has_the_numbers(page: str, words: str, values: Any):
+    assert_on_page(page, words, values)
+
+
+def test_commands_beside_stored_results_are_those_that_made_them():
+    for name in ("lm-parity", "lm-parity-30", "lm-multiply", "lm-depth", "lm-probe", "lm-probe-multiply"):
+        assert stored(name)["command"] in text("docs/language-models.md")
+        assert stored(name).get("read_by", "") in text("docs/language-models.md")
