@@ -21,7 +21,7 @@ install: $(STAMP)  ## build .venv (done by the others when needed)
 $(STAMP): pyproject.toml constraints.txt Makefile
 	$(PYTHON) tools/install.py $(EXTRAS)
 
-paper: $(STAMP)  ## reproduce the paper into report/index.html (two minutes of CPU time)
+paper: $(STAMP)  ## reproduce the paper into report/index.html (a minute on two cores)
 	$(BIN)/internalize paper --out report
 
 screenshots: paper  ## the README's pictures of that page (needs chromium)

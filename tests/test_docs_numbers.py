@@ -109,8 +109,8 @@ SMALL = ParityTree.draw(30, 16, 0).levels
 CLAIMS: list[Claim] = [
     (
         "README.md",
-        "report/index.html: {} minutes of CPU time, after the install",
-        lambda: [WORDS[round(stored("paper-time")["rows"][0]["cpu_seconds"] / 60)]],
+        "report/index.html: {:.0f} s on {} cores, after the install",
+        lambda: [(found := stored("paper-time")["rows"][0])["seconds"], WORDS[found["processes"]]],
     ),
     ("README.md", "redrawn from {} seeds", lambda: [paper.PAPER.seeds]),
     ("README.md", "100 % of {} held-out samples", lambda: [spaced(TrainOptions().eval_samples)]),

@@ -61,9 +61,13 @@ class Visit:
     def fits(self) -> bool:
         return self.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
+    def settle(self) -> None:
+        """Wait until what was asked for is drawn, which is in the next frame."""
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def drawn(self, explorer: str) -> str:
         """Everything of an explorer's tree and map that a moment decides."""
-        self.page.wait_for_timeout(60)  # drawn in the next frame
+        self.settle()
         tree = self.page.locator(f"#explorer-{explorer} svg[data-part=tree]").evaluate("tree => tree.innerHTML")
         heat = self.page.locator(f"#explorer-{explorer} [data-part=map]").evaluate(
             "map => JSON.stringify(map.data[0].z)"
@@ -143,23 +147,24 @@ def test_scrubber_changes_tree_and_map(visit: Visit, explorer: str):
     assert visit.drawn(explorer) == first
     assert visit.count(f"#explorer-{explorer} .node.hot") == 0
     visit.page.click(f"#explorer-{explorer} [data-part=stages] button:nth-child(2)")
+    visit.settle()
     assert "stage 2" in visit.text(now)
 
 
 def test_a_node_shows_its_children(visit: Visit):
     root = "#explorer-training .node[data-node='2']"
     visit.page.click(root)
-    visit.page.wait_for_timeout(60)
+    visit.settle()
     text = visit.text("#explorer-training [data-part=node-text]")
     assert re.search(r"children\s+node 8\s+and\s+node 9", text)
     assert visit.count("#explorer-training .node.child") == 2
     visit.page.focus(root)
     visit.page.keyboard.press("ArrowDown")  # to its first child, whose children are bits
-    visit.page.wait_for_timeout(60)
+    visit.settle()
     assert visit.text("#explorer-training [data-part=node-title]").startswith("Node 8")
     assert visit.count("#explorer-training .bit.child") == 2
     visit.page.tap("#explorer-training .node[data-node='1']")
-    visit.page.wait_for_timeout(60)
+    visit.settle()
     assert visit.text("#explorer-training [data-part=node-title]").startswith("Node 9")
 
 
