@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from internalize.lm.batches import Positions, StageCollator, padded
 from internalize.lm.chains import TextFormat, word_tokenizer
 from internalize.lm.example import Example
-from internalize.lm.options import CurriculumOptions, ScheduleOptions
+from internalize.lm.options import CurriculumOptions, Replay, ScheduleOptions
 from internalize.lm.removal import IGNORED, TextStages
 from internalize.lm.schedule import Schedule
 from tests.lm_core import over_and_over, parities, parity
@@ -130,7 +130,7 @@ def test_the_schedule_may_grow():
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 40), st.integers(1, 16), st.randoms(use_true_random=False), st.sampled_from(("stages", "counts")))
+@given(st.integers(0, 40), st.integers(1, 16), st.randoms(use_true_random=False), st.sampled_from(get_args(Replay)))
 def test_any_portion_and_order(start: int, parts: int, order: Any, replay_of: str):
     """Micro-batches in any sizes, processes or order give the rows of the whole batch."""
     options: dict[str, Any] = {"method": "log-icot", "replay_of": replay_of, "smoothing": 0.7, "hidden_loss": 0.5}
@@ -152,9 +152,10 @@ def test_micro_batches_are_the_batch():
         torch.testing.assert_close(torch.cat([part[name] for part in parts]), tensor)
 
 
-def test_far_apart_positions():
+@pytest.mark.parametrize("replay_of", get_args(Replay))
+def test_far_apart_positions(replay_of: str):
     """Draws of positions far apart, as of a shuffled data set, are those of their neighbourhoods."""
-    collate = collator(method="log-icot")
+    collate = collator(method="log-icot", replay_of=replay_of)
     far = [5, 10**6, 70, 10**12, 10**12 + 1, 3]
     assert rows(collate(far)) == [row for position in far for row in rows(collate([position, position + 1]))[:1]]
 
@@ -190,6 +191,22 @@ def test_replay(replay_of: str, expected: dict[int, float]):
     assert set(counts) == set(expected)
     for kind, of_it in expected.items():
         share(counts[kind], count, of_it)
+
+
+def test_scattered_replay():
+    """Half of the examples; of them every step is hidden in one half, those of levels yet to come among them, and siblings
+    go independently: one of two without the other in 2 ∫ q (1 − q) dq = 1/3.
+    """
+    collate = collator(over_and_over(parity(0)), method="log-icot", replay=0.5, replay_of="scattered")
+    count, steps = 4096, slice(17, 23)
+    for update, of_stage in ((2, (1, 1, 1, 1, 0, 0)), (100, (1,) * 6)):
+        first = update * BATCH
+        row = collate(range(first, first + count if update == 100 else first + 2 * BATCH))["input_ids"][:, steps]
+        hidden = row == collate.text.slot
+        for step, in_stage in enumerate(of_stage):
+            share(int(hidden[:, step].sum()), len(hidden), (in_stage + 0.5) / 2)
+        share(int((hidden[:, 0] ^ hidden[:, 1]).sum()), len(hidden), 1 / 6)
+        share(int((hidden[:, 4] ^ hidden[:, 5]).sum()), len(hidden), 1 / 6)
 
 
 @pytest.mark.parametrize(("replay", "update", "shown"), [(1.0, 0, {0}), (0.0, 2, {4}), (0.0, 9, {6})])

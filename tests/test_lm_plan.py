@@ -3,8 +3,9 @@
 import json
 import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from internalize.lm.chains import Chain
 from internalize.lm.flops import Gpu
 from internalize.lm.internalization import Internalization
 from internalize.lm.models import make_model, model_config
-from internalize.lm.options import METHODS, CurriculumOptions, LmTrainOptions, Method
+from internalize.lm.options import METHODS, CurriculumOptions, LmTrainOptions, Method, Replay
 from internalize.lm.plan import expected_lengths, plan, stage_begins
 from internalize.lm.removal import TextStages
 
@@ -61,6 +62,22 @@ def test_expected_lengths_are_those_of_every_chance(chains: list[Chain], method:
     chances = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
     found = expected_lengths(stages, chains)
     np.testing.assert_allclose(found, brute_force(stages, chains, chances, smooth=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("removal", ["pad", "delete"])
+@pytest.mark.parametrize("chains", [DIFFERENT, LEVELED], ids=["different", "leveled"])
+def test_expected_lengths_of_scattered_replay(chains: list[Chain], removal: Any):
+    # With any chance in 0 … 1, all numbers of hidden units are equally likely, and so are the sets of each number.
+    options = CurriculumOptions(removal=removal, replay=1.0, replay_of="scattered")
+    stages = TextStages.measure(options, chains, SLOT)
+    expected = np.zeros(2)
+    for c in chains:
+        units = len(c.units)
+        for gone in product((False, True), repeat=units):
+            length = len(stages.scattered(c, gone).tokens)
+            share = 1 / ((units + 1) * math.comb(units, sum(gone)) * len(chains))
+            expected += share * np.array([length, length**2])
+    np.testing.assert_allclose(expected_lengths(stages, chains)[:, 1:], expected[:, None].repeat(stages.last, 1))
 
 
 @pytest.mark.parametrize("replay_of", ["stages", "counts"])
@@ -135,7 +152,7 @@ def test_tokens_are_those_of_collated_batches(method: Method, removal: Any):
     assert planned.tokens == sum(read_tokens(work, 0, begin))
 
 
-@pytest.mark.parametrize("replay_of", ["stages", "counts"])
+@pytest.mark.parametrize("replay_of", get_args(Replay))
 def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, replay_of: Any):
     lines = [f"{i} {'x ' * (i % 5)}||{'<<1+1=2>> ' * (1 + i % 4)}#### {i}" for i in range(90)]
     file = tmp_path / "data.txt"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay", "init"]
+Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay", "init", "scattered"]
 
 # A stream's number is part of every result ever drawn from it: append, never renumber.
 _STREAMS: Final[dict[Stream, int]] = {
@@ -24,6 +24,7 @@ _STREAMS: Final[dict[Stream, int]] = {
     "order": 5,
     "replay": 6,
     "init": 7,
+    "scattered": 8,
 }
 _WORDS_PER_COUNTER: Final = 4
 MAX_SEED: Final = 2**63 - 1

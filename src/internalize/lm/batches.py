@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from internalize.counter import words
+from internalize.counter import Stream, words
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
@@ -16,7 +17,7 @@ from internalize.lm.removal import IGNORED, Row, TextStages
 from internalize.lm.schedule import Schedule
 
 _CHANCES = 4
-"""Random numbers of one training example: replayed?, which stage, smoothing, loss on hidden slots."""
+"""Random numbers of one training example: replayed?, which stage or how much, smoothing, loss on hidden slots."""
 
 
 class Positions(Dataset[int]):
@@ -69,14 +70,20 @@ class StageCollator:
         return batch | {"output_hidden_states": True} if self.every_layer else batch
 
     def _chances(self, positions: Sequence[int]) -> list[list[float]]:
-        """Four numbers in [0, 1) for each position, the same whoever asks."""
+        """Four numbers in [0, 1) for each position and, for scattered replay, one for each unit of the longest chain."""
+        numbers = self._words("replay", _CHANCES, positions)
+        units = len(self.stages.count_slots) - 1
+        if self.stages.options.replay_of == "scattered" and units:
+            numbers = np.concatenate([numbers, self._words("scattered", units, positions)], axis=1)
+        return ((numbers >> 11) * 2.0**-53).tolist()
+
+    def _words(self, stream: Stream, row: int, positions: Sequence[int]) -> NDArray[np.uint64]:
+        """A row of random words for each position, the same whoever asks."""
         first, last = min(positions), max(positions)
         if last - first < 4 * len(positions):  # close together, as they are unless somebody shuffles
-            drawn = words(self.seed, "replay", _CHANCES * first, _CHANCES * (last - first + 1)).reshape(-1, _CHANCES)
-            numbers = drawn[[p - first for p in positions]]
-        else:
-            numbers = np.stack([words(self.seed, "replay", _CHANCES * p, _CHANCES) for p in positions])
-        return ((numbers >> 11) * 2.0**-53).tolist()
+            drawn = words(self.seed, stream, row * first, row * (last - first + 1)).reshape(-1, row)
+            return drawn[[p - first for p in positions]]
+        return np.stack([words(self.seed, stream, row * p, row) for p in positions])
 
 
 def model_input(rows: Sequence[Row], pad: int, *, positions: bool, least: int = 0) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ METHODS: Final[tuple[Method, ...]] = get_args(Method)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
-Replay = Literal["stages", "counts"]
+Replay = Literal["stages", "counts", "scattered"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class CurriculumOptions:
     replay: float = 0.5
     """Fraction of each batch that is drawn from earlier stages: what was learned stays learned."""
     replay_of: Replay = "counts"
-    """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one."""
+    """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one.
+    scattered: of the whole chain every step (or token) is hidden or shown by a chance of its own, in its place."""
     hidden_loss: float = 0.0
     """For pad: fraction of the examples whose hidden slots still have to predict their tokens."""
 

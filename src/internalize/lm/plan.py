@@ -56,13 +56,21 @@ def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats
         more = by_count[:, reached] @ chances[1:]
         by_stage = np.where(hidden < units, chances[0] * by_stage + more[:, hidden], by_stage)
         by_count[:, :units] = (chances[0] * by_count + more)[:, :units]
-    if options.replay_of == "stages":
+    if options.replay_of == "scattered":
+        replayed = _scattered(len(chain), np.zeros(0) if options.padded else np.array(sizes))[:, None]
+    elif options.replay_of == "stages":
         replayed = np.cumsum(by_stage, axis=1) / np.arange(1, stages.count + 1)
     else:
         fewer = np.cumsum(by_count, axis=1) - by_count  # over all smaller counts
         replayed = (fewer[:, hidden] + by_stage) / (hidden + 1)
     share = np.where(np.arange(stages.count) > 0, options.replay, 0.0)
     return (1 - share) * by_stage + share * replayed
+
+
+def _scattered(length: int, sizes: NDArray[Any]) -> _Floats:
+    """Expected length and squared length where units of these sizes go, each with the same chance, which is any in 0 … 1."""
+    gone, gone_squared = sizes.sum() / 2, (sizes.sum() ** 2 - (sizes**2).sum()) / 3 + (sizes**2).sum() / 2
+    return np.array([length - gone, length**2 - 2 * length * gone + gone_squared], dtype=np.float64)
 
 
 def _powers(lengths: NDArray[Any]) -> _Floats:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import cycle, islice
 from typing import Final
 
 from internalize.curriculum import Curriculum, at_or_last, hidden_at, subdivide
@@ -117,10 +118,16 @@ class TextStages:
         return hidden_at(stage, hidden_units(self._curriculum, len(chain.units), chain.levels), self.targets)
 
     def training(self, chain: Chain, stage: int, chance: Sequence[float], *, smooth: bool = True) -> Row:
-        """The sequence of one training example; ``chance`` has four numbers in [0, 1) that decide what is random."""
+        """The sequence of one training example; ``chance`` has numbers in [0, 1) that decide what is random: four and, for
+        scattered replay, one for each unit.
+        """
         options = self.options
+        supervise_hidden = chance[3] < options.hidden_loss
         hidden, slots = self.hidden_units(chain, stage), self.stage_slots[stage]
         if stage > 0 and chance[0] < options.replay:
+            if options.replay_of == "scattered":
+                gone = [one < chance[1] for one in islice(cycle(chance[4:]), len(chain.units))]
+                return self.scattered(chain, gone, supervise_hidden=supervise_hidden)
             if options.replay_of == "stages":
                 earlier = int(chance[1] * (stage + 1))
                 hidden, slots = self.hidden_units(chain, earlier), self.stage_slots[earlier]
@@ -130,7 +137,7 @@ class TextStages:
         if smooth and (offset := smoothing_offset(options.smoothing, chance[2])) and hidden < len(chain.units):
             hidden = min(hidden + offset, len(chain.units))
             slots = at_or_last(self.count_slots, hidden)
-        return self.sequence(chain, hidden, slots, supervise_hidden=chance[3] < options.hidden_loss)
+        return self.sequence(chain, hidden, slots, supervise_hidden=supervise_hidden)
 
     def sequence(self, chain: Chain, hidden: int, slots: int, *, supervise_hidden: bool = False) -> Row:
         """The sequence with so many units hidden and so many slots for them."""
@@ -151,6 +158,18 @@ class TextStages:
             after = len(prompt) + (len(shown) if right else 0)
             positions[after:] = range(after + slots, len(tokens) + slots)
         return Row(tokens, [IGNORED] * len(prompt) + shown + answer, positions)
+
+    def scattered(self, chain: Chain, gone: Sequence[bool], *, supervise_hidden: bool = False) -> Row:
+        """The sequence with any units hidden, each in its place: every token of theirs leaves a slot, or nothing."""
+        tokens, labels, positions = list(chain.prompt), [IGNORED] * len(chain.prompt), list(range(len(chain.prompt)))
+        at = len(tokens)
+        for unit, hidden in [*zip(chain.units, gone, strict=True), (chain.answer, False)]:
+            if not hidden or self.options.padded:
+                tokens += [self.slot] * len(unit) if hidden else unit
+                labels += [IGNORED] * len(unit) if hidden and not supervise_hidden else unit
+                positions += range(at, at + len(unit))
+            at += len(unit)
+        return Row(tokens, labels, positions if self.options.keep_positions else list(range(len(tokens))))
 
     def prompt(self, chain: Chain, stage: int) -> Row:
         """What a model is given to answer at a stage: the question and, for padding, the stage's slots. Nothing of the
