@@ -186,6 +186,7 @@ def test_subdivided_curricula(some: list[int]):
 
 
 def test_next_removal():
-    assert [largest_removal(good, (0, 8, 12, 14)) for good in (-1, 0, 7, 8, 12, 13)] == [0, 8, 8, 12, 14, 14]
-    assert [smaller_removal(0, failed) for failed in (8, 4, 2, 1, 7)] == [4, 2, 1, 1, 4]
-    assert smaller_removal(8, 12) == 10
+    targets = (0, 8, 12, 14)
+    assert [largest_removal(good, targets) for good in (-1, 0, 1, 7, 8, 12, 13)] == [0, 14, 8, 8, 12, 14, 14]
+    assert [smaller_removal(0, failed, targets) for failed in (14, 9, 8, 4, 2, 1, 7)] == [8, 8, 4, 2, 1, 1, 4]
+    assert [smaller_removal(8, failed, targets) for failed in (14, 12, 10)] == [12, 10, 9]

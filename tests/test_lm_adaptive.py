@@ -26,6 +26,8 @@ from tests.lm_runs import TINY, assert_same_weights, content
 
 OPTIONS = ScheduleOptions(patience=6, stage_steps=9, first_steps=20, threshold=0.9)
 TARGETS = (0, 8, 12, 14)  # of a parity with k = 16
+NOT_AT_ONCE = {(0, 14): 0.5}
+"""Accuracy of what is hidden after what was good."""
 
 
 def gone_through(targets: Sequence[int], accuracy: Callable[[Schedule], float]) -> Schedule:
@@ -45,31 +47,33 @@ def tried(schedule: Schedule) -> list[int]:
 @pytest.mark.parametrize(
     ("accuracies", "stages"),
     [
-        ({}, [0, 8, 12, 14]),
-        ({0: 0.5}, [0, 8, 12, 14]),  # explicit CoT has no smaller removal: it has its time
-        ({8: 0.5}, [0, 8, 4, 8, 6, 8, 7, 8, 12, 14]),
-        ({8: 0.5, 4: 0.5, 2: 0.74}, [0, 8, 4, 2, 1, 8, 5, 8, 7, 8, 12, 14]),
-        ({14: 0.5, 13: 0.9}, [0, 8, 12, 14, 13, 14]),
-        ({12: 0.5, 10: 0.0}, [0, 8, 12, 10, 9, 12, 11, 12, 14]),
+        ({}, [0, 14]),
+        ({0: 0.5}, [0, 14]),  # explicit CoT has no smaller removal: it has its time
+        (NOT_AT_ONCE, [0, 14, 8, 12, 14]),
+        ({**NOT_AT_ONCE, 8: 0.5}, [0, 14, 8, 4, 8, 6, 8, 7, 8, 12, 14]),
+        ({**NOT_AT_ONCE, 8: 0.5, 4: 0.5, 2: 0.74}, [0, 14, 8, 4, 2, 1, 8, 5, 8, 7, 8, 12, 14]),
+        ({14: 0.5, 13: 0.9}, [0, 14, 8, 12, 14, 13, 14]),
+        ({**NOT_AT_ONCE, 12: 0.5, 10: 0.0}, [0, 14, 8, 12, 10, 9, 12, 11, 12, 14]),
     ],
 )
-def test_attempts(accuracies: dict[int, float], stages: list[int]):
-    """What is tried if accuracy depends on the number of hidden steps alone."""
+def test_attempts(accuracies: dict[Any, float], stages: list[int]):
+    """What is tried if accuracy depends on the number of hidden steps and, for all of them, on what was good before."""
     after: list[int] = []
 
     def accuracy(schedule: Schedule) -> float:
         stage = schedule.attempts[-1].stage
         after.append(stage)
         late = stage == 14 and after.count(14) > 30  # the last stage has no end but by accuracy
-        return 1.0 if late else accuracies.get(stage, 1.0)
+        return 1.0 if late else accuracies.get(stage, accuracies.get((schedule.good, stage), 1.0))
 
     assert tried(gone_through(TARGETS, accuracy)) == stages
 
 
 def test_how_long_attempts_last():
-    schedule = gone_through(TARGETS, lambda now: float(now.attempts[-1].stage != 8 or now.good == 7))
-    assert schedule.attempts[:5] == [Attempt(0, 0), Attempt(2, 8), Attempt(8, 4), Attempt(10, 8), Attempt(16, 6)]
-    assert [update for update in range(99) if schedule.goes_back(update)] == [8, 16, 24]
+    schedule = gone_through(TARGETS, lambda now: float(now.good >= 7 or now.attempts[-1].stage not in (8, 14)))
+    assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(2, 14), Attempt(8, 8), Attempt(14, 4)]
+    assert schedule.attempts[4:6] == [Attempt(16, 8), Attempt(22, 6)]
+    assert [update for update in range(99) if schedule.goes_back(update)] == [8, 14, 22, 30]
     never = Schedule(OPTIONS, 3, None, (0, 2))
     for done in range(1, 200):
         never.advance(done, 0.0)
@@ -89,7 +93,7 @@ def test_patience_is_with_what_gets_on():
             break
     # a tenth of errors less each, from the first that is counted on: 0.12, 0.22, 0.30, 0.38 and 0.46; then 0.514 would be
     last_gain = next(done for done, accuracy in enumerate(course, start=1) if done > 1 and accuracy > 0.45)
-    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 4), Attempt(last_gain + options.patience, 2)]
+    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(last_gain + options.patience, 4)]
     assert schedule.best == (0.0, schedule.attempts[-1].begins)
 
 
@@ -100,9 +104,9 @@ def test_what_is_nearly_there_is_not_given_up():
         ([0.1 * step for step in range(8)], 2),
     ):
         schedule = Schedule(replace(OPTIONS, threshold=0.99), 9, None, (0, 4, 8))
-        for done, accuracy in enumerate([1.0, 0.0, *course], start=1):
+        for done, accuracy in enumerate([1.0, *[0.0] * OPTIONS.patience, 0.0, *course], start=1):
             schedule.advance(done, accuracy)
-        assert schedule.attempts == [Attempt(0, 0), Attempt(2, 4), Attempt(11, then)]
+        assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(8, 4), Attempt(17, then)]
 
 
 def test_patience_beyond_the_updates_of_a_stage():
@@ -127,7 +131,9 @@ def test_any_course(length: int, levels: list[int], data: st.DataObject):
 
     def accuracy(schedule: Schedule) -> float:
         stage = schedule.attempts[-1].stage
-        assert schedule.good < stage <= min(target for target in targets if target > schedule.good)
+        next_target = min(target for target in targets if target > schedule.good)
+        at_once = schedule.good == 0 and stage == targets[-1]
+        assert schedule.good < stage <= next_target or at_once
         assert stage - schedule.good == 1 or schedule.may_go_back
         goods.append(schedule.good)
         return next(outcomes, 1.0)
@@ -142,10 +148,13 @@ def test_any_course(length: int, levels: list[int], data: st.DataObject):
 
 @given(st.integers(1, 40))
 def test_best_and_worst_course(length: int):
-    """With everything passed it is Log-ICoT; with nothing but single steps it passes linear ICoT's stages."""
+    """With everything passed it hides all at once; with nothing but single steps it passes linear ICoT's stages."""
     log = [len(stage.hidden) for stage in Curriculum("log-icot").stages(length)]
     targets = subdivide([log])
-    assert tried(gone_through(targets, lambda schedule: 1.0)) == log
+    assert tried(gone_through(targets, lambda schedule: 1.0)) == sorted({0, length - 1})
+    at_once = length - 1
+    after = gone_through(targets, lambda now: float(now.good > 0 or now.attempts[-1].stage < at_once or len(log) < 3))
+    assert tried(after) == ([0, at_once, *log[1:]] if len(log) > 2 else log)
     worst = gone_through(targets, lambda now: float(now.attempts[-1].stage - now.good == 1))
     passed = [a for a, b in zip(tried(worst), [*tried(worst)[1:], length], strict=True) if b > a]
     assert passed == list(range(length))
@@ -156,7 +165,10 @@ def test_best_and_worst_course(length: int):
 RUN = replace(
     TINY, method="adaptive", data="parity:n=8,k=8", advance="accuracy", eval_every=2, patience=4, steps=22, batch=4
 )
-GOES_BACK = 7  # evaluated after 2, passed; four hidden from 3 on; evaluated after 4 and 6, given up
+GOES_BACK = (
+    7,
+    11,
+)  # evaluated after 2, passed; six hidden from 3 on; evaluated after 4 and 6, given up; then the same with four
 
 
 @pytest.fixture
@@ -198,23 +210,25 @@ def test_goes_back_to_the_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path
     result = train(RUN, 0, run)
     assert [(s["hidden"], s["steps"], s["passed"]) for s in result["stages"]] == [
         (0, 3, True),
+        (6, 4, False),
         (4, 4, False),
         (2, 2, True),
         (4, 2, True),
-        (6, 11, True),
+        (6, 7, True),
     ]
-    assert [(m["step"], m["hidden"]) for m in run.metrics()][:5] == [(2, 0), (4, 4), (6, 4), (8, 2), (10, 4)]
+    assert [(m["step"], m["hidden"]) for m in run.metrics()][:6] == [(2, 0), (4, 6), (6, 6), (8, 4), (10, 4), (12, 2)]
     for update, (old, new, states) in found.items():
         same = all(torch.equal(old[name], new[name]) for name in old)
-        assert same == (update != GOES_BACK)
-        assert (states == 0) == (update in (0, GOES_BACK))
-    torch.testing.assert_close(found[GOES_BACK][1], found[2][0], rtol=0, atol=0)
+        assert same == (update not in GOES_BACK)
+        assert (states == 0) == (update in (0, *GOES_BACK))
+    for update in GOES_BACK:
+        torch.testing.assert_close(found[update][1], found[2][0], rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
     ("changes", "moments"),
-    [({}, (GOES_BACK - 1, GOES_BACK, GOES_BACK + 1)), ({"lora_rank": 2, "accumulate": 2}, (GOES_BACK - 1,))],
+    [({}, (6, 7, 8)), ({"lora_rank": 2, "accumulate": 2}, (6,))],
     ids=["all", "lora"],
 )
 def test_killed_around_a_step_back(
@@ -241,7 +255,7 @@ def test_killed_around_a_step_back(
 
 
 @pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize(("method", "kept"), [("log-icot", range(0)), ("adaptive", range(2, 12))])
+@pytest.mark.parametrize(("method", "kept"), [("log-icot", range(0)), ("adaptive", range(2, 14))])
 def test_nothing_is_kept_that_is_not_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: Any, kept: Sequence[int]
 ):
@@ -257,11 +271,11 @@ def test_nothing_is_kept_that_is_not_needed(
     assert found == list(kept)
 
 
-def test_same_bits_as_log_icot_if_nothing_stalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_same_bits_as_all_at_once_if_nothing_stalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(StageCallback, "exact_match", lambda *_: 1.0)
-    for method in ("log-icot", "adaptive"):
-        train(replace(RUN, method=method, steps=8), 0, Run(tmp_path / method))
-    assert_same_weights(tmp_path / "log-icot", tmp_path / "adaptive")
+    for method, cutoff in (("icot-steps", 1), ("adaptive", None)):
+        train(replace(RUN, method=method, cutoff=cutoff, steps=8), 0, Run(tmp_path / method))
+    assert_same_weights(tmp_path / "icot-steps", tmp_path / "adaptive")
 
 
 def test_put_back_changes_what_is_trained_only():
@@ -284,8 +298,8 @@ def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     log, adaptive = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)[:2]
     assert (log["stages"], log["attempts"], log["reached"]) == (3, 3, 1)
     records = Run(tmp_path / "steps" / "adaptive" / "seed-0").result["stages"]
-    assert [record["hidden"] for record in records] == [0, 4, 2, 1]
-    assert (adaptive["stages"], adaptive["attempts"], adaptive["reached"]) == (7, 4, 0)
+    assert [record["hidden"] for record in records] == [0, 6, 4, 2]
+    assert (adaptive["stages"], adaptive["attempts"], adaptive["reached"]) == (7, 4, 1)
     config = Path(log["runs"][0]) / "model" / "internalize.json"
     written = json.loads(config.read_text())
     assert written.pop("targets") == [0, 1, 2]

@@ -158,13 +158,20 @@ def hidden_at(stage: int, hidden: Sequence[int], targets: Sequence[int]) -> int:
 
 
 def largest_removal(good: int, targets: Sequence[int]) -> int:
-    """The stage to try after one that went well: the curriculum's next."""
+    """The stage to try after one that went well: after the whole chain everything at once, later the curriculum's next."""
+    return targets[-1] if good == 0 else _next_target(good, targets)
+
+
+def smaller_removal(good: int, failed: int, targets: Sequence[int]) -> int:
+    """The stage to try after one that failed: the curriculum's next, if that was less; else half as far from the last good
+    one, rounded up. One step stays one step.
+    """
+    own = _next_target(good, targets)
+    return own if own < failed else good + (failed - good + 1) // 2
+
+
+def _next_target(good: int, targets: Sequence[int]) -> int:
     return targets[bisect_right(targets, good)]
-
-
-def smaller_removal(good: int, failed: int) -> int:
-    """The stage to try after one that failed: half as far from the last good one, rounded up; one step stays one step."""
-    return good + (failed - good + 1) // 2
 
 
 def at_or_last(values: Sequence[int], index: int) -> int:

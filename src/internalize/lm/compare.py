@@ -50,7 +50,7 @@ class Cost:
 
     base: LmTrainOptions
     """As asked for, with the method."""
-    targets: tuple[int, ...]
+    planned: tuple[int, ...]
     """Which stages it goes through; adaptive, unless one stalls."""
     lengths: tuple[tuple[float, ...], tuple[float, ...]]
     """Expected tokens of a training sequence in each of them: before smoothing sets in, and from there on."""
@@ -60,7 +60,7 @@ class Cost:
     @property
     def stages(self) -> int:
         """How many stages it goes through."""
-        return len(self.targets)
+        return len(self.planned)
 
     def options(self, steps: int, of: int) -> LmTrainOptions:
         """For so many updates, where the common budget is ``of``: what is counted in updates is scaled by their ratio."""
@@ -110,7 +110,7 @@ class Setting:
     budget: Budget
     options: LmTrainOptions
     stages: int
-    """How many there are; of adaptive, those between log-icot's among them."""
+    """How many there are; of adaptive, those that it may be subdivided into among them."""
     folder: Path
     """Below --out; the same for two budgets that come to the same runs."""
 
@@ -130,10 +130,10 @@ def measure_costs(
         tokenizer, source = work.tokenizer, work.source
         chains = work.text.chains(work.leveled(source.training_sample(min(source.size or SAMPLE // 10, SAMPLE))))
         before, after = (
-            tuple(float(lengths[target]) for target in work.stages.targets)
+            tuple(float(lengths[stage]) for stage in work.stages.planned)
             for lengths in (expected_lengths(work.stages, chains, smooth=smooth)[0] for smooth in (False, True))
         )
-        costs.append(Cost(work.options, work.stages.targets, (before, after), work.updates_per_epoch))
+        costs.append(Cost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
     return costs
 
 
@@ -163,7 +163,7 @@ def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> l
             if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME * steps:
                 updates, folder = steps, "steps"
             options = cost.options(updates, steps)
-            found.append(Setting(method, budget, options, cost.targets[-1] + 1, Path(folder) / method))
+            found.append(Setting(method, budget, options, cost.planned[-1] + 1, Path(folder) / method))
     return found
 
 

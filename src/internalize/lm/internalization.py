@@ -66,7 +66,8 @@ class Internalization:
         self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(validation)]))
         """Positions that the longest sequence needs, at whatever stage."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
-        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, self.stages.targets)
+        targets = self.stages.targets if options.subdivides else None
+        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, targets)
         self.positions = Positions(options.steps * options.batch)
         self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
         self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)

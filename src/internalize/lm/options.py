@@ -24,8 +24,8 @@ class CurriculumOptions:
 
     method: Method = "log-icot"
     """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. log-icot: level by
-    level where levels are known, else half of what remains. adaptive: as log-icot, but a stage that stalls is tried again
-    with half as many steps. pause: no chain, but as many slots."""
+    level where levels are known, else half of what remains. adaptive: everything at once; if that stalls as log-icot, and
+    a stage of it that stalls is tried again with half as many steps. pause: no chain, but as many slots."""
     levels: LevelSource = "auto"
     """For log-icot and adaptive, where levels come from: given with the data, the graph of the steps (<<16-3=13>>
     <<13*2=26>>), or none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
@@ -117,7 +117,7 @@ class ScheduleOptions:
     patience: int = 600
     """For adaptive: a stage below 75 % that has not lost a tenth of its errors for so many updates (or has had
     --stage-steps) is given up, unless it removes a single step. Training goes back to the weights of the last good stage,
-    and tries half as much."""
+    and tries less."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0

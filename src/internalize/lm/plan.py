@@ -104,7 +104,7 @@ class StagePlan:
     """One stage."""
 
     stage: int
-    """Its number, from 1. Of adaptive only those are planned at which log-icot would be."""
+    """Its number, from 1. Of adaptive only those are planned that it goes through if none stalls."""
     hidden: int
     """Hidden units of the longest chain."""
     slots: int
@@ -235,14 +235,14 @@ def _check(options: LmTrainOptions, methods: Sequence[Method], by: By) -> None:
 
 def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: ModelSize, gpu: Gpu) -> MethodPlan:
     options, stages = work.options, work.stages
-    begins = stage_begins(options, len(stages.targets), work.updates_per_epoch)
+    begins = stage_begins(options, len(stages.planned), work.updates_per_epoch)
     assert len(work.schedule.begins) == 1 or work.schedule.begins == begins[:-1], "as training does"
     total = begins[-1] if by == "stages" else options.steps
     ends = [min(begin, total) for begin in begins[1:-1]] + [total]
     unsmoothed = expected_lengths(stages, chains, smooth=False)
     smoothed = expected_lengths(stages, chains)
     rows: list[StagePlan] = []
-    for stage, begin, end in zip(stages.targets, begins, ends, strict=False):
+    for stage, begin, end in zip(stages.planned, begins, ends, strict=False):
         begin = min(begin, total)
         early = max(min(end, work.schedule.unsmoothed) - begin, 0)
         updates = end - begin
@@ -292,14 +292,14 @@ def _answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
 
 def _reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
     said: list[str] = []
-    missed = next(((s, begin) for s, begin in zip(stages.targets, begins, strict=False) if begin >= total), None)
+    missed = next(((s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total), None)
     if missed is not None:
         stage, begin = missed
         said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
     if options.subdivides:
         said.append(
-            f"between log-icot and icot-steps: planned as log-icot; a stage that stalls for patience={options.patience} updates "
-            f"is subdivided, at worst into {stages.count} stages of one step each"
+            f"planned with everything hidden at once; if that stalls for patience={options.patience} updates it goes on as "
+            f"log-icot, whose stages are subdivided if they stall, at worst into {stages.count} of one step each"
         )
     elif options.advance == "accuracy":
         said.append("an upper bound: a stage ends sooner if held-out exact match reaches the threshold")

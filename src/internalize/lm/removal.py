@@ -92,6 +92,11 @@ class TextStages:
         return len(self.stage_slots)
 
     @property
+    def planned(self) -> tuple[int, ...]:
+        """The stages that training goes through if none is given up: all, or just the first and the last."""
+        return tuple(sorted({0, self.last})) if self.options.subdivides else self.targets
+
+    @property
     def last(self) -> int:
         """The stage that hides most: everything, but for `cot`."""
         return self.count - 1

@@ -26,11 +26,12 @@ class Schedule:
     """Which stage an update belongs to. That is a function of its number alone, so batches may be prepared ahead and a resumed
     run sees the same ones.
 
-    Accuracy takes it from target to target. Where stages lie between two targets it may go back: an attempt that is below
-    `NEARLY` and has not got on for ``patience`` updates, or has had ``stage_steps``, is followed by one that removes half as
-    much, counted from the last good stage; the one after a good stage goes for the next target again. Any other attempt, and
-    one at the very next stage, which cannot be made smaller, ends after ``stage_steps`` (that at the last stage never); its
-    stage then counts as good, whatever it came to. Without stages between targets all attempts are of this kind.
+    Accuracy takes it from stage to stage; with ``targets``, after the first stage at once to the last one, and it may go
+    back: an attempt that is below `NEARLY` and has not got on for ``patience`` updates, or has had ``stage_steps``, is
+    followed by one at the next target or, if that was it, by one that removes half as much, counted from the last good stage;
+    the one after a good stage goes for the next target again. Any other attempt, and one at the very next stage, which cannot
+    be made smaller, ends after ``stage_steps`` (that at the last stage never); its stage then counts as good, whatever it came
+    to. Without ``targets`` all attempts are of this kind.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Schedule:
     ) -> None:
         self.options = options
         self.stages = stages
-        self.targets = range(stages) if targets is None else targets
+        self.targets = targets
         self.attempts = [Attempt(0, 0)]
         """In the order of training."""
         self.good = -1
@@ -91,7 +92,7 @@ class Schedule:
     @property
     def may_go_back(self) -> bool:
         """Whether the latest attempt may yet be given up for a smaller one."""
-        return self.attempts[-1].stage - self.good > 1
+        return self.targets is not None and self.attempts[-1].stage - self.good > 1
 
     def longest(self, stage: int) -> float:
         """Updates that an attempt at a stage may have when accuracy decides, if it is not given up."""
@@ -121,7 +122,9 @@ class Schedule:
             self.good = stage
             if stage == self.stages - 1:
                 return False
-            self.attempts.append(Attempt(begins, largest_removal(stage, self.targets)))
+            following = stage + 1 if self.targets is None else largest_removal(stage, self.targets)
         else:
-            self.attempts.append(Attempt(begins, smaller_removal(self.good, stage)))
+            assert self.targets is not None
+            following = smaller_removal(self.good, stage, self.targets)
+        self.attempts.append(Attempt(begins, following))
         return True
