@@ -23,7 +23,7 @@ from internalize.parity.certificates import (
     sensitivity,
     training,
 )
-from internalize.parity.certificates.record import Finding
+from internalize.certificate import Finding
 from internalize.parity.kept import solve_kept
 from internalize.parity.literal import LiteralTransformer
 from internalize.parity.train import train
