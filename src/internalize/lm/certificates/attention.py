@@ -8,7 +8,8 @@ r"""Attention on the children, from the position that has to predict the node; t
 
 Departs from the paper, where a node is at one place: a causal model can know a node at the position of its last bit, long before
 the chain, and does (`LOG.md`). So that is a place of the node as well as its slot and the position that predicts it. A look at a
-place that does not hold the child is none: it counts where a probe reads the child in the layer below.
+place that does not hold the child is none: it counts where a probe reads the child in the layer below. Uniform attention meets no
+bound: of less than 6 bits there are too few different questions to read anything, and a node sees more positions than that.
 """
 
 from typing import Final
@@ -38,20 +39,20 @@ def child_attention(world: World) -> Finding:
     r"""Each child gets ½: what the one that has less is short of it, least over layers and heads, at the worst node.
 
     The paper has \((1-\delta)/2 \le \sigma \le 1/2\) in its one head, δ next to nothing. Here each child may have a head of its own
-    and more than ½ of it, so only the lower side is asked for, and half of it. Vacuous where uniform attention would do.
+    and more than ½ of it, so only the lower side is asked for, and half of it.
     """
     if isinstance(seen := _all_seen(world), str):
         return not_applicable(seen)
     worst = min(range(len(seen)), key=lambda node: seen[node][0])
     weaker, _, sight = seen[worst]
     where = f"{world.name(worst)} has {weaker:.3f} on the lesser child; uniform attention has {1 / sight:.3f}"
-    return Finding(max(0.0, 0.5 - weaker), SHORT, where, vacuous=any(0.5 - 1 / each[2] <= SHORT for each in seen))
+    return Finding(max(0.0, 0.5 - weaker), SHORT, where)
 
 
 def child_mass(world: World) -> Finding:
     """Attention off the two children, the paper's μ, least over layers and heads, at the worst node.
 
-    In the paper it is next to nothing. Here it may be as much as what the children get. Vacuous where uniform attention would do.
+    In the paper it is next to nothing. Here it may be as much as what the children get.
     """
     if isinstance(seen := _all_seen(world), str):
         return not_applicable(seen)
@@ -60,7 +61,7 @@ def child_mass(world: World) -> Finding:
     where = (
         f"{world.name(worst)} has {mass:.3f} on both children in its best head; uniform attention has {2 / sight:.3f}"
     )
-    return Finding(1 - mass, MASS, where, vacuous=any(1 - 2 / each[2] <= MASS for each in seen))
+    return Finding(1 - mass, MASS, where)
 
 
 def _looks(world: World, node: int) -> list[Tensor]:
