@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from internalize.certificate import Finding
 from internalize.curriculum import Method
 from internalize.errors import InputError
 from internalize.options import SolveOptions, TrainOptions
@@ -23,7 +24,6 @@ from internalize.parity.certificates import (
     sensitivity,
     training,
 )
-from internalize.parity.certificates.record import Finding
 from internalize.parity.kept import solve_kept
 from internalize.parity.literal import LiteralTransformer
 from internalize.parity.train import train

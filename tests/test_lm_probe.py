@@ -18,7 +18,7 @@ from internalize.figures.save import svg_bytes
 from internalize.lm import Internalization
 from internalize.lm.kept import Kept, open_kept
 from internalize.lm.models import make_model
-from internalize.lm.probe import _child_positions, _sequences, probe
+from internalize.lm.probe import child_positions, probe, sequences_of
 from internalize.lm.states import Budget, read_states
 from internalize.lm.train import train
 from internalize.runs import Run
@@ -115,7 +115,7 @@ def test_agreement_is_about_steps_hidden_before(kept: Kept):
 
 
 def test_the_last_layers_lens_is_the_models_own_prediction(kept: Kept):
-    model, sequences = kept.model(3), _sequences(kept, Budget(1, 1))
+    model, sequences = kept.model(3), sequences_of(kept, Budget(1, 1))
     readings = read_states(model, sequences)
     assert len(readings.states) == len(readings.read) == 3
     cells = sequences.cells
@@ -129,12 +129,12 @@ def test_the_last_layers_lens_is_the_models_own_prediction(kept: Kept):
 
 def test_attention_is_the_models_own(kept: Kept):
     row = next(r for r in probe(replace(kept, asked=[3]))["rows"] if (r["layer"], r["step"]) == (2, ANSWER))
-    model, sequences = kept.model(3), _sequences(kept, Budget(2, 2))
+    model, sequences = kept.model(3), sequences_of(kept, Budget(2, 2))
     model.set_attn_implementation("eager")
     with torch.no_grad():
         rows = torch.tensor([each.tokens for each in sequences.rows])
         looks = model(rows, output_attentions=True).attentions[1].mean(0)[:, 8 + 1 + 2]  # at the answer's separator
-    assert _child_positions(kept, sequences)[2] == [
+    assert child_positions(kept, sequences)[2] == [
         (9, 8),
         (10, 9),
     ]  # slots of the two steps, and where they are predicted

@@ -61,6 +61,7 @@ TINY: Final[Mapping[Name, Mapping[str, Sequence[str]]]] = {
     ("lm", "train"): _SMALL_LM,
     ("lm", "eval"): {"model": ("../made/lm", "../made/lm/model"), "examples": ("1", "4"), "data": ("data.txt",)},
     ("lm", "probe"): {"run": ("../made/lm",), "examples": ("64",), "data": ("data.txt",)},
+    ("lm", "certify"): {"run": ("../made/lm",), "examples": ("64",), "only": ("answer", "child-mass")},
     ("lm", "compare"): {**_SMALL_LM, "methods": ("log-icot",), "budget": ("steps",), "seeds": ("0",), "jobs": ("1",)},
 }
 """What a command is always given, so that it ends within a second."""
@@ -69,6 +70,7 @@ RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
     ("lm", "compare"): 0.05,
     ("lm", "probe"): 0.1,
+    ("lm", "certify"): 0.1,
     ("compare",): 0.1,
 }
 """How often a line of these, which take longest, is taken in the place of another."""
@@ -141,7 +143,7 @@ SPECIFIC: Final = {
     "slot_token": ("1", "two words"),
     "on": ("processes",),  # a cluster takes half a minute to begin
     "address": ("ray://nowhere:1",),
-    "only": ("gating", "nothing", "solve_over_matmul"),
+    "only": ("gating", "nothing", "solve_over_matmul", "answer"),
     "stage": ("all", "last", "1", "0", "9", "-1", "1.5"),
 }  # fmt: skip
 

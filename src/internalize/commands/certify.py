@@ -1,5 +1,6 @@
 """`internalize certify`."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from internalize.console import Flag, print_json, print_table, say, use_device
 from internalize.options import SolveOptions, check_epsilon
 
 if TYPE_CHECKING:
+    from internalize.certificate import Certificate
     from internalize.parity.certificates import World
 
 ORDER = ("violated", "holds", "vacuous", "not applicable")
@@ -55,8 +57,7 @@ class Certify:
         from internalize.runs import Run, begin_runs
 
         use_device("cpu", self.threads)
-        certificates = [certificate.to_json() for certificate in certify(self._world(), self.only or None)]
-        certificates.sort(key=lambda certificate: ORDER.index(certificate["verdict"]))
+        certificates = violated_first(certify(self._world(), self.only or None))
         found = {"certificates": certificates}
         if self.out is not None:
             config = {**asdict(self), "run": str(self.run) if self.run else None}
@@ -68,8 +69,8 @@ class Certify:
         if self.json:
             print_json(found)
         else:
-            self._print(certificates)
-        return 1 if any(certificate["verdict"] == "violated" for certificate in certificates) else 0
+            print_certificates(certificates)
+        return status(certificates)
 
     def _world(self) -> "World":
         from internalize.parity.certificates import World
@@ -80,10 +81,22 @@ class Certify:
         epsilon = 1.0 if self.epsilon is None else self.epsilon
         return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=epsilon))
 
-    def _print(self, certificates: list[dict[str, Any]]) -> None:
-        print_table(certificates, ("verdict", "statement", "measured", "bound", "claim"))
-        for certificate in certificates:
-            if certificate["reason"]:
-                say(f"{certificate['statement']}: {certificate['reason']}")
-        counts = [(verdict, sum(c["verdict"] == verdict for c in certificates)) for verdict in ORDER]
-        say(", ".join(f"{count} {verdict}" for verdict, count in counts if count))
+
+def violated_first(certificates: Iterable["Certificate"]) -> list[dict[str, Any]]:
+    """As ``--json`` prints them."""
+    return sorted((each.to_json() for each in certificates), key=lambda found: ORDER.index(found["verdict"]))
+
+
+def print_certificates(certificates: Sequence[dict[str, Any]]) -> None:
+    """A line each on standard output, the reasons and a count on standard error."""
+    print_table(certificates, ("verdict", "statement", "measured", "bound", "claim"))
+    for certificate in certificates:
+        if certificate["reason"]:
+            say(f"{certificate['statement']}: {certificate['reason']}")
+    counts = [(verdict, sum(c["verdict"] == verdict for c in certificates)) for verdict in ORDER]
+    say(", ".join(f"{count} {verdict}" for verdict, count in counts if count))
+
+
+def status(certificates: Sequence[dict[str, Any]]) -> int:
+    """The exit status: 1 if any is violated."""
+    return 1 if any(certificate["verdict"] == "violated" for certificate in certificates) else 0

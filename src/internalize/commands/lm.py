@@ -5,6 +5,7 @@ from typing import Annotated
 
 import tyro
 
+from internalize.commands.lm_certify import LmCertify
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_data import LmData
 from internalize.commands.lm_eval import LmEval
@@ -18,6 +19,7 @@ Which = (
     | Annotated[LmTrain, tyro.conf.subcommand("train")]
     | Annotated[LmEval, tyro.conf.subcommand("eval")]
     | Annotated[LmProbe, tyro.conf.subcommand("probe")]
+    | Annotated[LmCertify, tyro.conf.subcommand("certify")]
     | Annotated[LmCompare, tyro.conf.subcommand("compare")]
 )
 

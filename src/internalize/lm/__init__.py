@@ -13,6 +13,7 @@
 | models, generation | models made, loaded and written; greedy answers                                               |
 | train, evaluation  | what `lm train` and `lm eval` do; plan and compare likewise                                   |
 | probe              | what `lm probe` does; kept: models, states: what is where, discriminant: the probe, signal    |
+| certificates       | what `lm certify` does: what carries over of the paper's statements, on models of parity      |
 """
 
 from typing import TYPE_CHECKING, Any

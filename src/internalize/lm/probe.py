@@ -70,14 +70,16 @@ def _budgets(stages: TextStages, stage: int, hidden: Sequence[int]) -> Iterator[
         yield from (Budget.of(stages, count) for count in dict.fromkeys(hidden))
         return
     for number in sorted({min(stage - 1, stages.last), min(stage, stages.last), stages.last}):
-        yield _stage_budget(stages, number)
+        yield stage_budget(stages, number)
 
 
-def _stage_budget(stages: TextStages, stage: int) -> Budget:
+def stage_budget(stages: TextStages, stage: int) -> Budget:
+    """What a stage, from 0, hides."""
     return Budget(stages.hidden[stage], stage)
 
 
-def _sequences(kept: Kept, budget: Budget) -> Sequences:
+def sequences_of(kept: Kept, budget: Budget) -> Sequences:
+    """What a model is given under a budget, with the tokens of the chain that differ between examples."""
     found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
     by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
     cells = cells_of(by_steps, found, lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1)
@@ -88,13 +90,13 @@ def _sequences(kept: Kept, budget: Budget) -> Sequences:
 
 def _rows(kept: Kept, stage: int, budget: Budget, model: Any, before: Any) -> Iterator[Json]:
     """Every layer and step of one model under one budget; ``before`` is the model of the stage before, if there is one."""
-    sequences = _sequences(kept, budget)
+    sequences = sequences_of(kept, budget)
     cells = sequences.cells
     readings = read_states(model, sequences)
     earlier = read_states(before, sequences, keep=False) if before is not None else None
-    hidden_before = ~_sequences(kept, _stage_budget(kept.stages, stage - 2)).cells.shown if earlier else None
-    signals = measure_signals(model, sequences, _child_positions(kept, sequences))
-    fitted = _half(kept.seed, len(sequences.rows))
+    hidden_before = ~sequences_of(kept, stage_budget(kept.stages, stage - 2)).cells.shown if earlier else None
+    signals = measure_signals(model, sequences, child_positions(kept, sequences))
+    fitted = fitting_half(kept.seed, len(sequences.rows))
     for layer in range(len(readings.states)):
         elements: dict[int, list[Json]] = {}
         for cell, (element, _) in enumerate(cells.keys):
@@ -141,7 +143,7 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
     }
 
 
-def _child_positions(kept: Kept, sequences: Sequences) -> list[list[tuple[int, ...]] | None]:
+def child_positions(kept: Kept, sequences: Sequences) -> list[list[tuple[int, ...]] | None]:
     """For each cell the positions that stand for its children: of a word its own, of a step also the one that predicts it.
 
     Only where every word and every step is one token, at the same place in all examples.
@@ -167,7 +169,7 @@ def _child_positions(kept: Kept, sequences: Sequences) -> list[list[tuple[int, .
     return [list(map(positions, kept.children[element])) for element, _ in cells.keys]
 
 
-def _half(seed: int, count: int) -> Tensor:
+def fitting_half(seed: int, count: int) -> Tensor:
     """Which examples fit the probes."""
     order = words(seed, "order", 0, count).argsort(kind="stable")
     fitted = torch.zeros(count, dtype=torch.bool)

@@ -45,22 +45,15 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
         children: for each cell the positions, one or several a child, that stand for its children. The same in all examples.
     """
     known = any(each is not None for each in children)
-    if known:
-        model.set_attn_implementation("eager")  # the quicker ones do not say what they attend to
+    attention = mean_attention(model, sequences) if known else []
     gradients: list[list[Tensor]] = []
-    attention: list[Tensor] = []
-    seen = 0
     for some, batch in sequences.batches(model.device, EXAMPLES):
         labels = batch.pop("labels")
-        outputs = model(**batch, output_hidden_states=True, output_attentions=known, use_cache=False)
+        outputs = model(**batch, output_hidden_states=True, use_cache=False)
         every: tuple[Tensor, ...] = outputs.hidden_states
         found = torch.autograd.grad(_loss(outputs.logits, labels), every)
         predicted = sequences.cells.predicted[some].to(model.device)
         gradients.append([_at_cells(gradient, predicted).cpu() for gradient in found])
-        seen += len(labels)
-        if known:  # a layer's are examples × heads × queries × keys
-            sums = [_at_cells(layer.detach().transpose(1, 2), predicted).sum(0) for layer in outputs.attentions]
-            attention = [a + b for a, b in zip(attention, sums, strict=True)] if attention else sums
     signal: list[list[float]] = []
     noise: list[list[float]] = []
     for parts in zip(*gradients, strict=True):
@@ -68,8 +61,28 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
         signal.append([pair[0] for pair in pairs])
         noise.append([pair[1] for pair in pairs])
     nothing: list[list[float] | None] = [None] * len(children)
-    by_layer = [nothing, *([_on_children(a / seen, children) for a in attention] or [nothing] * (len(signal) - 1))]
+    by_layer = [nothing, *([_on_children(layer, children) for layer in attention] or [nothing] * (len(signal) - 1))]
     return Signals(signal, noise, by_layer)
+
+
+def mean_attention(model: Any, sequences: Sequences) -> list[Tensor]:
+    """A tensor a layer, the first being the one above the embedding: cells × heads × keys, from the position that predicts the
+    cell, the mean over the first `EXAMPLES` examples.
+    """
+    model.set_attn_implementation("eager")  # the quicker ones do not say what they attend to
+    sums: list[Tensor] = []
+    seen = 0
+    with torch.no_grad():
+        for some, batch in sequences.batches(model.device, EXAMPLES):
+            del batch["labels"]
+            predicted = sequences.cells.predicted[some].to(model.device)
+            every: tuple[Tensor, ...] = model(**batch, output_attentions=True, use_cache=False).attentions
+            found = [
+                _at_cells(layer.transpose(1, 2), predicted).sum(0).cpu() for layer in every
+            ]  # heads × queries × keys
+            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            seen += len(predicted)
+    return [each / seen for each in sums]
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:

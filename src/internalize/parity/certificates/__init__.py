@@ -8,9 +8,9 @@ One file for each group of statements; ``STATEMENTS`` is the list, in the order 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from internalize.certificate import Certificate, Finding, Statement, Verdict, chosen
 from internalize.errors import InputError
 from internalize.parity.certificates import (
     architecture,
@@ -21,22 +21,12 @@ from internalize.parity.certificates import (
     theorem,
     training,
 )
-from internalize.parity.certificates.record import Certificate, Finding, Verdict
 from internalize.parity.certificates.world import World
 
 __all__ = ["STATEMENTS", "Certificate", "Statement", "Verdict", "World", "certify"]
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A statement: where it is in the paper, what it claims, and the check."""
-
-    where: str
-    claim: str
-    check: Callable[[World], Finding]
-
-
-STATEMENTS: dict[str, Statement] = {
+STATEMENTS: dict[str, Statement[World]] = {
     "barrier": Statement(
         "Proposition 1",
         "without a chain the gradient's variance over secrets is at most E‖∇f‖²/C(n,k)",
@@ -141,31 +131,18 @@ _ABOUT_THE_MODEL = frozenset(STATEMENTS) - {
 
 def certify(world: World, only: Sequence[str] | None = None) -> list[Certificate]:
     """Check the statements (default: all) in a world, in the order of the paper."""
-    names = list(STATEMENTS) if only is None else list(only)
-    for name in names:
-        if name not in STATEMENTS:
-            raise InputError(f"there is no statement {name!r}; there are {', '.join(STATEMENTS)}")
+    asked = chosen(STATEMENTS, only)
     if world.levels.T > MAX_POSITIONS:
         raise InputError(
             f"n={world.tree.n}, k={world.tree.k} have {world.levels.T} positions; certify holds L matrices of T × T in "
             f"float64 and their gradients, and takes T = n + k − 1 up to {MAX_POSITIONS}"
         )
-    return [_certificate(name, STATEMENTS[name], world) for name in STATEMENTS if name in names]
+    return [_certificate(name, statement, world) for name, statement in asked.items()]
 
 
-def _certificate(name: str, statement: Statement, world: World) -> Certificate:
+def _certificate(name: str, statement: Statement[World], world: World) -> Certificate:
     if name in _ABOUT_THE_MODEL and not world.finite:
         found = Finding(math.nan, 0.0, "the model computes numbers that are not finite")
     else:
         found = statement.check(world)
-    return Certificate(
-        statement=name,
-        claim=f"{statement.where}: {statement.claim}",
-        measured=found.measured,
-        bound=found.bound,
-        margin=found.margin,
-        verdict=found.verdict,
-        seeds=(world.seed, *found.seeds),
-        dtype="float64",
-        reason=found.reason,
-    )
+    return statement.certificate(name, found, world.seed, "float64")

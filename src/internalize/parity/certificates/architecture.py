@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from internalize.parity.certificates.record import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable
 from internalize.parity.certificates.world import World
 from internalize.parity.link import link_faults
 

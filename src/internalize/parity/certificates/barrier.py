@@ -37,7 +37,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from internalize.parity.certificates.record import Finding
+from internalize.certificate import Finding
 from internalize.parity.certificates.world import World
 from internalize.parity.data import add_trace
 from internalize.parity.tree import ParityTree

@@ -18,7 +18,7 @@ import math
 
 import torch
 
-from internalize.parity.certificates.record import Finding
+from internalize.certificate import Finding
 from internalize.parity.certificates.world import World
 from internalize.parity.freezing import curvature
 

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from internalize.parity.certificates.record import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable
 from internalize.parity.certificates.world import World
 
 _ALL_PAIRS = 1100

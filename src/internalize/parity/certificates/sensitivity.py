@@ -22,8 +22,8 @@ import math
 import torch
 from torch import Tensor
 
+from internalize.certificate import Finding
 from internalize.parity.certificates.architecture import gradients, positions
-from internalize.parity.certificates.record import Finding
 from internalize.parity.certificates.world import World
 from internalize.parity.freezing import steepness
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import torch
 
+from internalize.certificate import Finding, not_applicable
 from internalize.options import SolveOptions
 from internalize.parity.algorithm import solve
 from internalize.parity.certificates.architecture import ROUNDING
-from internalize.parity.certificates.record import Finding, not_applicable
 from internalize.parity.certificates.training import declared_masses
 from internalize.parity.certificates.world import World
 from internalize.parity.freezing import drifts

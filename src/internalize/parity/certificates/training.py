@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from internalize.certificate import Finding, not_applicable
 from internalize.parity.certificates.architecture import ROUNDING
-from internalize.parity.certificates.record import Finding, not_applicable
 from internalize.parity.certificates.world import World
 from internalize.parity.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
 from internalize.parity.recovery import quantise, recovered_columns, split

@@ -1,4 +1,4 @@
-"""The record that a certificate is: what a statement bounds, what was measured, and the verdict.
+"""The record that a certificate is: what a statement bounds, what was measured, and the verdict. Both wings have such statements.
 
 | name     | meaning                                                                                             |
 | -------- | --------------------------------------------------------------------------------------------------- |
@@ -6,18 +6,25 @@
 | bound    | the statement's right-hand side with its constants explicit                                         |
 | margin   | bound − measured: negative exactly if the statement is violated                                     |
 | verdict  | holds, violated, vacuous (the bound says nothing at this size), not applicable (see the reason)     |
+
+A *world* is whatever statements are about: in `parity.certificates` the paper's model with its task and training, in
+`lm.certificates` the models that a run on parity has kept.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
+
+from internalize.errors import InputError
 
 Verdict = Literal["holds", "violated", "vacuous", "not applicable"]
+W = TypeVar("W")
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """One statement of the paper, checked in one world."""
+    """One statement, checked in one world."""
 
     statement: str
     claim: str
@@ -70,3 +77,34 @@ class Finding:
 def not_applicable(reason: str) -> Finding:
     """The statement does not speak about this world, and why."""
     return Finding(None, None, reason)
+
+
+@dataclass(frozen=True)
+class Statement(Generic[W]):
+    """A statement: where it is in the paper, what it claims, and the check."""
+
+    where: str
+    claim: str
+    check: Callable[[W], Finding]
+
+    def certificate(self, name: str, found: Finding, seed: int, dtype: str) -> Certificate:
+        """The record of what was found."""
+        return Certificate(
+            statement=name,
+            claim=f"{self.where}: {self.claim}",
+            measured=found.measured,
+            bound=found.bound,
+            margin=found.margin,
+            verdict=found.verdict,
+            seeds=(seed, *found.seeds),
+            dtype=dtype,
+            reason=found.reason,
+        )
+
+
+def chosen(statements: Mapping[str, Statement[W]], only: Sequence[str] | None) -> dict[str, Statement[W]]:
+    """The statements that are asked for (default: all), in their own order."""
+    for name in only or ():
+        if name not in statements:
+            raise InputError(f"there is no statement {name!r}; there are {', '.join(statements)}")
+    return {name: each for name, each in statements.items() if only is None or name in only}

@@ -1,0 +1,66 @@
+"""What of the paper's statements carries over to an ordinary transformer that was trained on parity, as certificates.
+
+    certify(World.of_folder(Path("runs/…")))       a run of `lm train`, with --keep-stages for the statement about stages
+
+The paper proves them of its own model: L = log2 k layers, attention by position alone, nodes at fixed places. An ordinary model
+has heads, MLPs, a residual stream and more layers than it needs, and nobody has proved anything about it. So each bound
+here is a convention of this project, named in the claim beside what the paper has, and a violation refutes the analogy, not the
+paper. All is measured on the last stage's model with everything hidden, but for the freezing, which compares neighbouring stages.
+"""
+
+from collections.abc import Callable, Sequence
+
+from internalize.certificate import Certificate, Finding, Statement, chosen
+from internalize.lm.certificates.attention import child_attention, child_mass
+from internalize.lm.certificates.reading import answer, frozen_nodes, hidden_nodes
+from internalize.lm.certificates.world import World
+
+__all__ = ["STATEMENTS", "World", "certify"]
+
+STATEMENTS: dict[str, Statement[World]] = {
+    "child-attention": Statement(
+        'after Definition "Well-trained layer"',
+        "each child of a node gets ½ of the attention; here, in some head, at least half of that",
+        child_attention,
+    ),
+    "child-mass": Statement(
+        'after Lemma "Stage 1"',
+        "attention off the children is next to nothing; here, in some head, at most ½",
+        child_mass,
+    ),
+    "hidden-nodes": Statement(
+        'after Lemma "Hidden States"',
+        "hidden nodes are near the truth; here a linear probe reads them, early enough for their parents",
+        hidden_nodes,
+    ),
+    "frozen-nodes": Statement(
+        'after Lemma "Frozen gradient"',
+        "a trained layer stays; here what a stage has hidden is read alike after the next",
+        frozen_nodes,
+    ),
+    "answer": Statement("after Theorem 1", "the answer is right with everything hidden; here for 99 %", answer),
+}
+"""All statements by the name that ``--only`` takes. None of them is the paper's own: `docs/statements.md` has those."""
+
+
+def certify(
+    world: World,
+    only: Sequence[str] | None = None,
+    report: Callable[[int, int, str], None] = lambda done, total, seen: None,
+) -> list[Certificate]:
+    """Check the statements (default: all).
+
+    Args:
+        world: the models.
+        only: names of statements.
+        report: called with how many are done, how many there are, and which was the last.
+    """
+    asked = chosen(STATEMENTS, only)
+    finite = all(bool(states.isfinite().all()) for states in world.readings.states)
+    found: list[Certificate] = []
+    for name, statement in asked.items():
+        nothing = Finding(float("nan"), 0.0, "the model computes numbers that are not finite")
+        result = statement.check(world) if finite else nothing
+        found.append(statement.certificate(name, result, world.kept.seed, "float32"))
+        report(len(found), len(asked), name)
+    return found
