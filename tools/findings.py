@@ -12,12 +12,13 @@ final model with everything hidden.
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from internalize import columns
 from internalize.columns import Columns, Table
+from internalize.lm import against
 from internalize.results import FOLDER
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -263,9 +264,30 @@ DEPTH: Columns = {
     "exact match (95 % over seeds)": columns.LANGUAGE["exact match (95 % over seeds)"],
     "updates to 99 %": columns.LANGUAGE["updates to 99 %"],
 }
+def over_counted(name: str) -> Callable[[columns.Row], str]:
+    """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
+
+    def cell(row: columns.Row) -> str:
+        rows = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        (linear,) = (other for other in rows if other["method"] == "icot")
+        return columns.over_linear({"against_linear": against.ahead(row["each"], linear["each"])})
+
+    return cell
+
+
+def scattered(counted: str) -> Columns:
+    """Of a comparison with scattered replay, beside the one with replay of counts."""
+    return {
+        **{name: cell for name, cell in columns.LANGUAGE.items() if name not in ("stages", "updates in all")},
+        "over linear's with replay of counts (95 %)": over_counted(counted),
+    }
+
+
 LANGUAGE: dict[str, Columns] = {
     "lm-parity": columns.LANGUAGE,
     "lm-parity-30": columns.LANGUAGE,
+    "lm-scattered": scattered("lm-parity"),
+    "lm-scattered-30": scattered("lm-parity-30"),
     "lm-multiply": EQUAL,
     "lm-depth": DEPTH,
 }

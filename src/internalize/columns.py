@@ -66,7 +66,7 @@ def _distance(part: str) -> Callable[[Row], str]:
     return lambda row: f"{row['gate_distance'][part]:.4f}" if "gate_distance" in row else "–"
 
 
-def _over_linear(row: Row) -> str:
+def over_linear(row: Row) -> str:
     """Updates after the explicit stage over those of linear ICoT on the same seeds."""
     ahead = row["against_linear"]
     if not ahead or ahead["ratio_high"] is None:
@@ -118,7 +118,7 @@ LANGUAGE: Final[Columns] = {
     "stages": lambda row: str(row["stages"]),
     "updates to 99 %": lambda row: number(row["steps_to_99"]),
     "of them after explicit": lambda row: number(row["steps_after_explicit"]),
-    "over linear's (95 %)": _over_linear,
+    "over linear's (95 %)": over_linear,
     "updates in all": lambda row: number(row["steps"]),
 }
 WAYS: Final = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalised"}
