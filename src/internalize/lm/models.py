@@ -149,13 +149,16 @@ def _load_weights(name: str | Path, **how: Any) -> Any:
 
 def _integers(folder: Path) -> dict[str, str]:
     """What a model's files hold that is no floating-point number, each with its dtype: transformers would convert it in silence."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     found: dict[str, str] = {}
     opened: Any = safe_open
-    for path in folder.glob("*.safetensors"):
-        with opened(path, "pt") as tensors:
-            dtypes = {str(name): str(tensors.get_slice(name).get_dtype()) for name in tensors.keys()}  # noqa: SIM118
+    for path in filter(Path.is_file, folder.glob("*.safetensors")):
+        try:
+            with opened(path, "pt") as tensors:
+                dtypes = {str(name): str(tensors.get_slice(name).get_dtype()) for name in tensors.keys()}  # noqa: SIM118
+        except SafetensorError as error:  # a file that the model does without
+            raise InputError(f"{path} is not a whole safetensors file: {error}") from None
         found |= {name: dtype for name, dtype in dtypes.items() if "F" not in dtype}
     return found
 
