@@ -258,6 +258,11 @@ class Asking:
         return {"version": VERSION, **asdict(self), "curriculum": self.curriculum.as_json()}
 
 
+def disk_said(error: Exception) -> bool:
+    """Whether these are Rust's words for what the disk said, as safetensors and tokenizers hand them on."""
+    return not isinstance(error, OSError) and "(os error " in str(error)
+
+
 def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None:
     """Write a model folder, whole or not at all: safetensors, config, tokenizer, and how to ask it."""
     if hasattr(model, "merge_and_unload"):
@@ -268,10 +273,9 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None
         try:
             model.save_pretrained(beside)
             tokenizer.save_pretrained(beside)
-        except Exception as error:
-            if isinstance(error, OSError) or "(os error " not in str(error):
+        except Exception as error:  # tokenizers raise a bare one
+            if not disk_said(error):
                 raise
-            # Rust's words for what the disk said, as safetensors and tokenizers (by a bare Exception) hand them on
             raise InputError(f"cannot write {folder}: {error}") from error
         weights = file_digests(beside.glob("*.safetensors"))
         write_json(beside / OURS, {**asking.as_json(), "weights": weights})
