@@ -5,9 +5,11 @@ What is promised of a flipped bit: in weights and checkpoints of ours it is noti
 """
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,12 +256,16 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
-    """So many files broken, every kind of damage to every file in turn, in an order that the seed decides."""
+    """So many files broken: kinds of damage in turn, each to a file that the seed decides, until every file has had all."""
     chance = random.Random(seed)
     with rooms(folder) as (cwd, _, _):
         broken = Broken(folder, cwd)
         cases = [(reading, name) for reading in broken.readings() for name in damages_of(reading)]
         chance.shuffle(cases)
+        turns: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        cases.sort(
+            key=lambda case: next(turns[case[1]])
+        )  # stable: the first of every kind, the second of every kind, …
         tallies = {reading.what: Tally(f"broken files: {reading.what}") for reading in broken.readings()}
         for number in range(count):
             reading, name = cases[number % len(cases)]
