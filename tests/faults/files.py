@@ -262,10 +262,10 @@ def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
         broken = Broken(folder, cwd)
         cases = [(reading, name) for reading in broken.readings() for name in damages_of(reading)]
         chance.shuffle(cases)
-        turns: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        turns: dict[Damage, Iterator[int]] = defaultdict(itertools.count)
         cases.sort(
-            key=lambda case: next(turns[case[1]])
-        )  # stable: the first of every kind, the second of every kind, …
+            key=lambda case: next(turns[damages_of(case[0])[case[1]]])
+        )  # the first of every kind, then the second
         tallies = {reading.what: Tally(f"broken files: {reading.what}") for reading in broken.readings()}
         for number in range(count):
             reading, name = cases[number % len(cases)]
