@@ -14,6 +14,7 @@ Json = dict[str, Any]
 Claim = tuple[str, str, Callable[[], Sequence[Any]]]
 """Page, words, numbers: filled in, the words must be on the page, letter by letter."""
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+WORDS += [f"{stem}teen" for stem in ("thir", "four", "fif", "six")]
 
 
 @cache

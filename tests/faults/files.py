@@ -263,9 +263,8 @@ def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
         cases = [(reading, name) for reading in broken.readings() for name in damages_of(reading)]
         chance.shuffle(cases)
         turns: dict[Damage, Iterator[int]] = defaultdict(itertools.count)
-        cases.sort(
-            key=lambda case: next(turns[damages_of(case[0])[case[1]]])
-        )  # the first of every kind, then the second
+        # the first of every kind, then the second, …
+        cases.sort(key=lambda case: next(turns[damages_of(case[0])[case[1]]]))
         tallies = {reading.what: Tally(f"broken files: {reading.what}") for reading in broken.readings()}
         for number in range(count):
             reading, name = cases[number % len(cases)]
