@@ -13,7 +13,8 @@ from tests.pages import text
 Json = dict[str, Any]
 Claim = tuple[str, str, Callable[[], Sequence[Any]]]
 """Page, words, numbers: filled in, the words must be on the page, letter by letter."""
-WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_TO_TWELVE = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+WORDS = [*_TO_TWELVE, "thirteen", "fourteen", "fifteen", "sixteen"]
 
 
 @cache

@@ -94,14 +94,25 @@ def everything_at_once() -> list[str]:
 def deep_parity() -> list[Any]:
     """Of Log-ICoT on language models: the size, and seeds in words."""
     found = stored("lm-parity-30")["rows"][0]
-    n, k = re.findall(r"\d+", found["data"])
+    n, k = size_of("lm-parity-30")
     return [k, n, found["layer_loss"], WORDS[found["solved"]], WORDS[found["seeds"]]]
 
 
 def parity_model() -> list[Any]:
     found = stored("lm-parity")["rows"][0]
-    n, k = re.findall(r"\d+", found["data"])
+    n, k = size_of("lm-parity")
     return [k, n, WORDS[found["layers"]], spaced(LmTrainOptions().test_examples)]
+
+
+def size_of(name: str) -> list[str]:
+    """n and k of a stored comparison of language models on parity."""
+    return re.findall(r"\d+", stored(name)["rows"][0]["data"])
+
+
+def seeds_of_log_icot() -> list[str]:
+    """Solved and all, the same at both sizes of parity."""
+    (counts,) = {(r["solved"], r["seeds"]) for r in (stored(name)["rows"][0] for name in ("lm-parity", "lm-parity-30"))}
+    return [WORDS[count] for count in counts]
 
 
 SMALL = ParityTree.draw(30, 16, 0).levels
@@ -236,6 +247,21 @@ CLAIMS: list[Claim] = [
     ("docs/findings.md", "a network of {} tanh units", lambda: [HIDDEN]),
     ("docs/findings.md", "attention and gates have {}.", lambda: [TrainOptions().lr]),
     ("docs/findings.md", "fail on {} seeds of {}. Each alone is solved on all {}.", everything_at_once),
+    (
+        "docs/findings.md",
+        "on an ordinary transformer**, on {} seeds of {} at n = {}, k = {} and at n = {}, k = {}.",
+        lambda: [*seeds_of_log_icot(), *size_of("lm-parity"), *size_of("lm-parity-30")],
+    ),
+    (
+        "docs/findings.md",
+        "is internalised** by Log-ICoT on {} seeds of {}, and",
+        lambda: [WORDS[stored("lm-multiply")["rows"][0][key]] for key in ("solved", "seeds")],
+    ),
+    (
+        "docs/findings.md",
+        "(above: {} of {} stages idle)",
+        lambda: [WORDS[curriculum(30, "adamw", "icot")[key]] for key in ("idle_stages", "stages")],
+    ),
 ]
 
 

@@ -361,12 +361,27 @@ def test_damage_to_the_weights_is_one_line(folder):
     with pytest.raises(InputError, match="cannot be loaded"):
         open_subject(folder, examples=3)
     name = "transformer.wpe.weight"
-    save_file({**tensors, name: torch.full_like(tensors[name], torch.nan)}, path, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=f"{name} has entries that are not finite"):
-        open_subject(folder, examples=3)
+    for worse, message in (
+        (torch.full_like(tensors[name], torch.nan), "has entries that are not finite"),
+        (torch.full_like(tensors[name], torch.inf), "has entries that are not finite"),
+        (tensors[name].to(torch.int32), "has dtype I32 in its file"),
+    ):
+        save_file({**tensors, name: worse}, path, metadata={"format": "pt"})
+        with pytest.raises(InputError, match=f"{name} {message}"):
+            open_subject(folder, examples=3)
     path.unlink()
     with pytest.raises(InputError, match="cannot be loaded"):
         open_subject(folder, examples=3)
+
+
+@pytest.mark.parametrize("bug", [NameError("x"), AssertionError()])
+def test_a_bug_in_loading_is_not_taken_for_a_damaged_file(folder, bug, monkeypatch):
+    def fail(*args, **how):
+        raise bug
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fail)
+    with pytest.raises(type(bug)):
+        load_model(folder)
 
 
 def test_folders_that_hold_no_model_are_refused(tmp_path):

@@ -264,6 +264,8 @@ DEPTH: Columns = {
     "exact match (95 % over seeds)": columns.LANGUAGE["exact match (95 % over seeds)"],
     "updates to 99 %": columns.LANGUAGE["updates to 99 %"],
 }
+
+
 def over_counted(name: str) -> Callable[[columns.Row], str]:
     """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
 

@@ -76,9 +76,12 @@ def run_mark() -> Path:
 # To JSON
 
 
+_DEEP: Final = 5_000_000
+"""Brackets that open, and as many that close: 10 MB."""
+
+
 def _nesting(path: Path, chance: random.Random) -> None:
-    depth = 5_000_000 if chance.random() < 0.1 else 100_000
-    path.write_bytes(b'{"a":' + b"[" * depth + b"]" * depth + b"}\n")
+    path.write_bytes(b'{"a":' + b"[" * _DEEP + b"]" * _DEEP + b"}\n")
 
 
 def _edit(change: Callable[[dict[str, Any], random.Random], Any]) -> Damage:
@@ -129,12 +132,12 @@ def code(path: Path, chance: random.Random) -> None:
 # To weights
 
 
-def _tensors(change: Callable[[dict[str, torch.Tensor], str], None]) -> Damage:
-    """Change the tensors of a file and write it as anybody could, without our digest."""
+def _tensors(change: Callable[[dict[str, torch.Tensor], str, random.Random], None]) -> Damage:
+    """Change one of the tensors of a file and write it as anybody could, without our digest."""
 
     def damage(path: Path, chance: random.Random) -> None:
         tensors = load(path.read_bytes())
-        change(tensors, chance.choice(sorted(tensors)))
+        change(tensors, chance.choice(sorted(tensors)), chance)
         path.write_bytes(
             save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
         )
@@ -142,8 +145,15 @@ def _tensors(change: Callable[[dict[str, torch.Tensor], str], None]) -> Damage:
     return damage
 
 
-def _becomes(make: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
-    return _tensors(lambda tensors, name: tensors.__setitem__(name, make(tensors[name])))
+def _becomes(make: Callable[[torch.Tensor, random.Random], torch.Tensor]) -> Damage:
+    return _tensors(lambda tensors, name, chance: tensors.__setitem__(name, make(tensors[name], chance)))
+
+
+def _not_finite(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    """One entry is NaN or infinite."""
+    spoilt = tensor.clone()
+    spoilt.view(-1)[chance.randrange(tensor.numel())] = chance.choice((float("nan"), float("inf"), -float("inf")))
+    return spoilt
 
 
 def _bin_only(path: Path, chance: random.Random) -> None:
@@ -190,11 +200,12 @@ _JSON: Final[dict[str, Damage]] = {
 DAMAGES: Final[dict[Kind, dict[str, Damage]]] = {
     "weights": {
         **ANY,
-        "not finite": _becomes(lambda t: torch.full_like(t, float("nan")) if t.dim() else t * float("inf")),
-        "another shape": _becomes(lambda t: torch.zeros(*t.shape, 2)),
-        "no entries": _becomes(lambda t: torch.zeros(0)),
-        "another dtype": _becomes(lambda t: t.to(torch.int32)),
-        "a tensor missing": _tensors(lambda tensors, name: tensors.__delitem__(name)),
+        "not finite": _becomes(_not_finite),
+        "another shape": _becomes(lambda t, _: torch.zeros(*t.shape, 2)),
+        "no entries": _becomes(lambda t, _: torch.zeros(0)),
+        "another dtype": _becomes(lambda t, chance: t.to(chance.choice((torch.int32, torch.int64, torch.bool)))),
+        "another precision": _becomes(lambda t, chance: t.to(chance.choice((torch.float16, torch.bfloat16)))),
+        "a tensor missing": _tensors(lambda tensors, name, _: tensors.__delitem__(name)),
         "a pickle alone": _bin_only,
     },
     "json": ANY | _JSON,
@@ -208,7 +219,7 @@ DAMAGES: Final[dict[Kind, dict[str, Damage]]] = {
         "an empty line": _line_becomes(b"", b"   "),
         "a million characters": _line_becomes(b"1" * 1_000_001, b'{"question": "' + b"1" * 1_000_000 + b'"}'),
         "a NUL": _line_becomes(b"1\0||2 #### 3", b'{"question": "\\u0000", "steps": [], "answer": "1"}'),
-        "nesting": _line_becomes(b"[" * 500_000, b'{"question":' * 80_000),
+        "nesting": _line_becomes(b"[" * 2 * _DEEP, b'{"question":' * 800_000),
         "CRLF and BOM": _crlf_and_bom,
     },
 }

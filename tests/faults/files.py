@@ -5,9 +5,11 @@ What is promised of a flipped bit: in weights and checkpoints of ours it is noti
 """
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +89,9 @@ READINGS: Final = (
     Reading("comparisons", "compare/ablations/n4-k2/adamw/mask-causal/seed-0/result.json", "text", _COMPARE),
     Reading("language models", "lm/model/model.safetensors", "weights", (*_EVAL, f"{_MADE}/lm")),
     Reading("language models", "lm/model/model.safetensors", "weights", (*_ON, "--model", f"{_MADE}/lm/model")),
+    Reading(
+        "language models", "foreign/model/model.safetensors", "weights", (*_ON, "--model", f"{_MADE}/foreign/model")
+    ),
     Reading("language models", "lm/model/config.json", "json", (*_EVAL, f"{_MADE}/lm/model")),
     Reading(
         "language models",
@@ -131,8 +136,11 @@ def damages_of(reading: Reading) -> dict[str, Damage]:
 
 def may_pass(reading: Reading, damage: str) -> bool:
     """Whether a command may go on: what it needs of the file may still be there."""
-    if reading.kind == "weights":
-        return False
+    if reading.kind == "weights":  # those of others have no digest, and are taken in whatever precision they come
+        theirs = reading.file.startswith("foreign")
+        return (damage == "another precision" and (theirs or "certify" in reading.argv)) or (
+            damage == "a bit flipped" and theirs
+        )
     if reading.kind == "data":
         return damage in ("truncated", "a bit flipped", "CRLF and BOM")
     if "journal" in reading.file:
@@ -248,12 +256,15 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
-    """So many files broken, every kind of damage to every file in turn, in an order that the seed decides."""
+    """So many files broken: kinds of damage in turn, each to a file that the seed decides, until every file has had all."""
     chance = random.Random(seed)
     with rooms(folder) as (cwd, _, _):
         broken = Broken(folder, cwd)
         cases = [(reading, name) for reading in broken.readings() for name in damages_of(reading)]
         chance.shuffle(cases)
+        turns: dict[Damage, Iterator[int]] = defaultdict(itertools.count)
+        # the first of every kind, then the second, …
+        cases.sort(key=lambda case: next(turns[damages_of(case[0])[case[1]]]))
         tallies = {reading.what: Tally(f"broken files: {reading.what}") for reading in broken.readings()}
         for number in range(count):
             reading, name = cases[number % len(cases)]

@@ -15,7 +15,7 @@ from internalize.cells import STORE
 from internalize.sweep import read_cells
 from tests.faults.alone import Alone
 from tests.faults.children import Ended, Fault
-from tests.faults.tally import Tally
+from tests.faults.tally import Tally, share_out
 
 KILLS: Final[dict[str, int]] = {
     "train": 120,
@@ -25,7 +25,7 @@ KILLS: Final[dict[str, int]] = {
     "sweep solve": 120,
     "sweep train": 80,
     "sweep solve --jobs 2": 10,
-    "paper": 100,
+    "paper": 200,
     "lm train": 100,
     "lm train adaptive": 100,
     "compare": 20,
@@ -39,9 +39,8 @@ _IN_A_ROW: Final = 5
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
     """So many kills, shared out among the commands as in the long version."""
-    for name, share in KILLS.items():
-        if kills := round(count * share / LONG):
-            yield kill(name, kills, seed, folder)
+    for name, kills in share_out(count, KILLS).items():
+        yield kill(name, kills, seed, folder)
 
 
 def kill(name: str, kills: int, seed: int, folder: Path) -> Tally:

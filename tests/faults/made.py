@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from internalize.interrupt import Interrupted
+from internalize.lm.models import OURS
 from internalize.lm.quiet import quiet_transformers
 from internalize.lm.train import train as lm_train
 from internalize.options import SolveOptions, TrainOptions
@@ -71,6 +73,8 @@ def make(folder: Path, *, language: bool = True) -> None:
     if language:
         quiet_transformers()
         lm_train(LM, 0, Run(folder / "lm"))
+        of_others = shutil.ignore_patterns(OURS)  # a model without our digests
+        shutil.copytree(folder / "lm" / "model", folder / "foreign" / "model", ignore=of_others)
         with contextlib.suppress(Interrupted):
             lm_train(LM, 0, Run(folder / "lm-begun"), report=lambda now: stop() if now.done >= 2 else None)
     assert not Run(folder / "train-begun").finished

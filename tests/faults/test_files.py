@@ -9,10 +9,13 @@ import pytest
 from internalize import cli
 from tests.faults import files
 from tests.faults.asking import Answer
+from tests.faults.damages import DAMAGES
 from tests.faults.files import READINGS, Reading
 
 
 def test_broken_files(tmp_path: Path):
+    """Every kind of damage at least once, for they come in turn."""
+    assert len({damage for damages in DAMAGES.values() for damage in damages.values()}) < 60
     for tally in files.campaign(60, seed=0, folder=tmp_path):
         assert not tally.lost, "\n".join(tally.lost)
         assert tally.tried, tally.what

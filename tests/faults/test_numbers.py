@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.faults import numbers
+from tests.faults.asking import ask, complaints
 
 
 def test_numbers(tmp_path: Path):
@@ -46,3 +47,32 @@ def test_other_verdicts_are_seen(check: numbers.Check, worse, tmp_path: Path, mo
         lambda options: honest(replace(options, samples=1 if worse(options) else 50_000, grid="K", link="cosine")),
     )
     assert check(random.Random(0), tmp_path)
+
+
+TRAIN = "--steps 3 --eval-every 1 --eval-samples 20"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "solve --n 2 --k 2",
+        "solve --n 8 --k 8",
+        "solve --n 8 --k 4 --samples 1",
+        "solve --n 8 --k 4 --K 200",
+        "predict --n 2 --k 2",
+        "predict --n 8 --k 4 --K 200",
+        f"train --n 2 --k 2 --batch 1 {TRAIN}",
+        f"train --n 8 --k 8 --batch 1 {TRAIN}",
+        f"train --n 8 --k 8 --batch 20 --gates learned {TRAIN}",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_edges_by_name(line: str, dtype: str, tmp_path: Path):
+    """Of those that `numbers` draws: every one of them, whatever the seed."""
+    words = [] if line.startswith("predict") else ["--dtype", dtype]
+    answer = ask([*line.split(), *words, "--out", str(tmp_path / "run"), "--json"])
+    assert complaints(["--json"], answer) == []
+    assert answer.status in ((0, 1) if "--samples 1" in line else (0,))
+    files = numbers._files(tmp_path)
+    assert files
+    assert all(map(numbers._finite, files))

@@ -12,10 +12,11 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
+from internalize import cli
 from tests.faults.alone import Alone
 from tests.faults.children import Fault
 from tests.faults.commands import one_line
-from tests.faults.tally import Tally
+from tests.faults.tally import Tally, share_out
 
 MEETINGS: Final[dict[str, int]] = {
     "train": 30,
@@ -30,14 +31,12 @@ MEETINGS: Final[dict[str, int]] = {
 }
 """Of each command in the long version."""
 LONG: Final = sum(MEETINGS.values())
-REFUSED: Final = 2
 
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
     """So many meetings, shared out among the commands as in the long version."""
-    for name, share in MEETINGS.items():
-        if meetings := round(count * share / LONG):
-            yield meet(name, meetings, seed, folder)
+    for name, meetings in share_out(count, MEETINGS).items():
+        yield meet(name, meetings, seed, folder)
 
 
 def meet(name: str, count: int, seed: int, folder: Path) -> Tally:
@@ -77,7 +76,7 @@ def _meet(alone: Alone, out: Path) -> str | None:
     second = alone.run(out)
     if not held and second.status == alone.whole.status:
         return None  # the first has not begun yet, or is past its runs; what they come to shows when both have ended
-    if second.status != REFUSED:
+    if second.status != cli.WRONG:
         return f"the second ended with {second.status}, saying {second.said[-300:]!r}"
     if "in use by another process" not in second.said:
         return f"the second said {second.said[-300:]!r}"

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from internalize import cli
 from tests.faults.alone import Alone
 from tests.faults.children import GONE, Action, Ended, Fault
 from tests.faults.commands import one_line
-from tests.faults.tally import Tally
+from tests.faults.tally import Tally, share_out
 
 FAILURES: Final[dict[Action, str]] = {"full": "full disk", "read-only": "read-only disk", "vanish": "vanished folder"}
 WRITERS: Final[dict[str, int]] = {
@@ -35,14 +36,12 @@ WRITERS: Final[dict[str, int]] = {
 }
 """Faults of each command in the long version, where it has so many calls to fail."""
 LONG: Final = sum(WRITERS.values())
-REFUSED: Final = 2
 
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
     """So many faults, shared out among the commands as in the long version."""
-    for name, share in WRITERS.items():
-        if faults := round(count * share / LONG):
-            yield fail(name, faults, seed, folder)
+    for name, faults in share_out(count, WRITERS).items():
+        yield fail(name, faults, seed, folder)
 
 
 def fail(name: str, count: int, seed: int, folder: Path) -> Tally:
@@ -66,7 +65,7 @@ def _wrong(alone: Alone, out: Path, fault: Fault) -> str | None:
     if gone.exists():  # it comes back as it was, whatever was begun in its place
         shutil.rmtree(out, ignore_errors=True)
         gone.rename(out)
-    if ended.status != REFUSED:
+    if ended.status != cli.WRONG:
         return _unless_all_is_there(alone, out, ended)
     if wrong := one_line(ended.said, out, several=alone.command.several, usual=alone.whole.said):
         return wrong

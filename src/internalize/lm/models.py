@@ -16,6 +16,11 @@ from internalize.lm.removal import TextStages
 OURS: Final = "internalize.json"
 """Beside a model's own files: how it was trained to be asked. transformers does not need it."""
 VERSION: Final = 1
+_OF_BAD_FILES: Final = (
+    *(OSError, ValueError, RuntimeError),  # not there or not JSON; other shapes, nested too deeply
+    *(TypeError, LookupError, AttributeError, ArithmeticError),  # a value of another type, unknown, missing, or 0 heads
+    ImportError,  # a tokenizer in a library that is not installed
+)
 
 
 def load_tokenizer(name: str) -> Any | None:
@@ -131,21 +136,48 @@ def _load_weights(name: str | Path, **how: Any) -> Any:
     model, told = _load(AutoModelForCausalLM, name, use_safetensors=True, output_loading_info=True, **how)
     if missing := sorted(told["missing_keys"]):
         raise InputError(f"model {str(name)!r} is not whole: it has no weights for {', '.join(missing[:3])}")
+    integers = _integers(Path(name))
     for weight, values in model.named_parameters():
         if not bool(values.isfinite().all()):
             raise InputError(f"{name}: {weight} has entries that are not finite")
+        if weight in integers and values.is_floating_point():
+            raise InputError(
+                f"{name}: {weight} has dtype {integers[weight]} in its file; weights are floating-point numbers"
+            )
     return model
+
+
+def _integers(folder: Path) -> dict[str, str]:
+    """What a model's files hold that is no floating-point number, each with its dtype: transformers would convert it in silence."""
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, str] = {}
+    opened: Any = safe_open
+    for path in filter(Path.is_file, folder.glob("*.safetensors")):
+        try:
+            with opened(path, "pt") as tensors:
+                dtypes = {str(name): str(tensors.get_slice(name).get_dtype()) for name in tensors.keys()}  # noqa: SIM118
+        except SafetensorError as error:  # a file that the model does without
+            raise InputError(f"{path} is not a whole safetensors file: {error}") from None
+        found |= {name: dtype for name, dtype in dtypes.items() if "F" not in dtype}
+    return found
 
 
 def _load(kind: Any, name: str | Path, **how: Any) -> Any:
     """Something of transformers from a folder or from the hub.
 
-    Every exception is taken for one about the files: on what is not there, not reachable, no model or not whole,
-    transformers raises whatever its parsers do, tokenizers a bare ``Exception``, and nothing of ours runs in here.
+    On what is not there, not reachable, no model or not whole, transformers raises whatever its parsers do. Taken for bad
+    files is what was seen when each file of a model was damaged in every way of tests/faults; the rest is a bug, of somebody's.
     """
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
     try:
         return kind.from_pretrained(name, trust_remote_code=False, **how)  # else it asks on the terminal whether to
     except Exception as error:
+        seen = (*_OF_BAD_FILES, StrictDataclassError, SafetensorError)
+        if not isinstance(error, seen) and type(error) is not Exception:  # a bare one is the tokenizers'
+            raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"model {str(name)!r} cannot be loaded: {reason}") from error
 
@@ -226,6 +258,11 @@ class Asking:
         return {"version": VERSION, **asdict(self), "curriculum": self.curriculum.as_json()}
 
 
+def disk_said(error: Exception) -> bool:
+    """Whether these are Rust's words for what the disk said, as safetensors and tokenizers hand them on."""
+    return not isinstance(error, OSError) and "(os error " in str(error)
+
+
 def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None:
     """Write a model folder, whole or not at all: safetensors, config, tokenizer, and how to ask it."""
     if hasattr(model, "merge_and_unload"):
@@ -236,10 +273,9 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None
         try:
             model.save_pretrained(beside)
             tokenizer.save_pretrained(beside)
-        except Exception as error:
-            if isinstance(error, OSError) or "(os error " not in str(error):
+        except Exception as error:  # tokenizers raise a bare one
+            if not disk_said(error):
                 raise
-            # Rust's words for what the disk said, as safetensors and tokenizers (by a bare Exception) hand them on
             raise InputError(f"cannot write {folder}: {error}") from error
         weights = file_digests(beside.glob("*.safetensors"))
         write_json(beside / OURS, {**asking.as_json(), "weights": weights})

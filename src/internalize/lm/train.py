@@ -21,7 +21,7 @@ from internalize.files import reading
 from internalize.interrupt import Interrupted, Interruptible
 from internalize.lm.callback import Json, read_place, whole_checkpoints
 from internalize.lm.internalization import Internalization
-from internalize.lm.models import check_vocabulary, load_tokenizer, make_model, positions_of
+from internalize.lm.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.tasks import is_task
 from internalize.runs import Run, begin_runs
@@ -186,6 +186,8 @@ def _written_by_trainer(output: Path) -> Generator[None]:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _in_torch_save(error):
+            raise
+        if isinstance(error, SafetensorError) and not disk_said(error):
             raise
         if isinstance(error, OSError) and not _of_the_disk(error, output):
             raise

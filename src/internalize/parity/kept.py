@@ -10,7 +10,7 @@ Under torch.distributed the first process keeps the folder and tells the others 
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -22,8 +22,11 @@ from internalize.parity.algorithm import SolveResult, Solving, samples_of, solve
 from internalize.parity.forms import form_of
 from internalize.parity.recovery import StageRecord
 from internalize.parity.tree import Levels, ParityTree
-from internalize.parity.weights import Form, form_of_weights, read_weights, weight_shapes
+from internalize.parity.weights import Form, check_dtype, form_of_weights, read_weights, weight_shapes
 from internalize.runs import Run, begin_runs
+
+_DTYPE: Final = "float64"
+"""Of what is kept, whatever the gradients are computed in."""
 
 
 def solve_kept(
@@ -96,6 +99,7 @@ def read_solved(run: Run) -> SolveResult:
     """The result of a finished run; refuses one whose files are damaged or do not belong together."""
     config, weights = run.config, run.weights()
     levels = Levels(config["n"], config["k"])
+    check_dtype(weights, _DTYPE, run.path / "weights.safetensors")
     weights = read_weights(weights, levels, form_of_weights(weights), run.path)
     numbers = ("accuracy", "l2_error", "max_error", "samples_per_stage", "steps", "seconds")
     for name in numbers:
@@ -113,6 +117,7 @@ def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) ->
         run.go_back(None, say)
         return None
     tensors, state = run.load_checkpoint(max(steps))
+    check_dtype(tensors, _DTYPE, run.path / "checkpoint")
     weights = tuple(read_weights(tensors, tree.levels, form, run.path / "checkpoint"))
     try:
         records = tuple(StageRecord(**record) for record in state["records"])

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import torch
 from torch import Tensor
 
 from internalize.environment import check_memory
@@ -23,6 +24,7 @@ from internalize.parity.relaxed import HIDDEN
 from internalize.parity.stages import parity_stages
 from internalize.parity.training import Json, Training, make_model, named_parameters
 from internalize.parity.tree import Levels, ParityTree
+from internalize.parity.weights import check_dtype
 from internalize.runs import Run, begin_runs
 
 CHECKPOINT_SECONDS = 3.0
@@ -173,14 +175,13 @@ def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor
     )
     if not (place and isinstance(state.get("seconds"), int | float) and run.metrics(state["metrics_bytes"])):
         raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage!r}, step {stage_step!r} of it")
-    wanted: dict[str, tuple[int, ...]] = {}
+    wanted: dict[str, tuple[torch.Size, torch.dtype]] = {}
     for name, weight in training.weights(0).items():
-        wanted[name] = tuple(weight.shape)
-        if f"{name}.step" in tensors:  # a layer that has had a gradient
-            wanted |= {f"{name}.step": (), f"{name}.exp_avg": wanted[name], f"{name}.exp_avg_sq": wanted[name]}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    types = {tensor.dtype for name, tensor in tensors.items() if not name.endswith(".step")}
-    if found != wanted or types != {training.dtype}:
+        own = wanted[name] = weight.shape, training.dtype
+        if f"{name}.step" in tensors:  # a layer that has had a gradient; AdamW counts in float32
+            count = torch.Size(), torch.float32
+            wanted |= {f"{name}.step": count, f"{name}.exp_avg": own, f"{name}.exp_avg_sq": own}
+    if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != wanted:
         raise InputError(f"{run.path / 'checkpoint'} has not the tensors of this n, k, curriculum and dtype")
 
 
@@ -198,7 +199,8 @@ def check_finished(run: Run) -> None:
         raise InputError(
             f"{run.path / 'metrics.jsonl'} ends at step {metrics[-1]['step']}, the result at {result['steps']}"
         )
-    wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options_of(run), [0])).items()}
+    options = options_of(run)
+    wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options, [0])).items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     where = run.path / "weights.safetensors"
     for name in {**wanted, **found}:
@@ -206,6 +208,7 @@ def check_finished(run: Run) -> None:
             raise InputError(f"{where} has {', '.join(found)} but no {name}, which the options ask for")
         if found[name] != wanted.get(name):
             raise InputError(f"{where}: {name} has shape {found[name]}, not {wanted.get(name)} as the options ask")
+    check_dtype(weights, options.dtype, where)
 
 
 def check_snapshots(run: Run) -> None:

@@ -51,6 +51,13 @@ def read_weights(tensors: Mapping[str, Tensor], levels: Levels, form: Form, wher
     return found
 
 
+def check_dtype(tensors: Mapping[str, Tensor], dtype: str, where: Path) -> None:
+    """Refuse a file of ours in which a tensor has another dtype than it was written in: its last bits are gone."""
+    for name, tensor in tensors.items():
+        if str(tensor.dtype) != f"torch.{dtype}":
+            raise InputError(f"{where}: {name} has dtype {tensor.dtype}, and this run keeps torch.{dtype}")
+
+
 def full_weights(W: Iterable[Tensor], levels: Levels) -> list[Tensor]:
     """Weights in level form as T × T matrices, zero where Definition 3 never looks."""
     full: list[Tensor] = []
