@@ -137,6 +137,15 @@ def test_prose_has_the_numbers(page: str, words: str, values: Any):
 
 
 def test_commands_beside_stored_results_are_those_that_made_them():
-    for name in ("lm-parity", "lm-parity-30", "lm-multiply", "lm-depth", "lm-probe", "lm-probe-multiply"):
+    for name in (
+        "lm-parity",
+        "lm-parity-30",
+        "lm-scattered",
+        "lm-scattered-30",
+        "lm-multiply",
+        "lm-depth",
+        "lm-probe",
+        "lm-probe-multiply",
+    ):
         assert stored(name)["command"] in text("docs/language-models.md")
         assert stored(name).get("read_by", "") in text("docs/language-models.md")

@@ -350,10 +350,9 @@ def test_scattered():
     """Any units hidden, each in its place, with the loss on their tokens or without; deleted, the others keep their positions."""
     c = chain(2, 1, 3, 1)
     gone = (True, False, True, False)
-    padding, deleting, keeping = (
-        stages_of(c, replay_of="scattered", **options)
-        for options in ({}, {"removal": "delete"}, {"removal": "delete", "keep_positions": True})
-    )
+    padding = stages_of(c, replay_of="scattered")
+    deleting = stages_of(c, replay_of="scattered", removal="delete")
+    keeping = stages_of(c, replay_of="scattered", removal="delete", keep_positions=True)
     row = padding.scattered(c, gone)
     assert row.tokens == [*PROMPT, SLOT, SLOT, *tokens(2, 3), *[SLOT] * 3, *tokens(6, 7), *ANSWER]
     assert row.labels == [*[IGNORED] * 5, *tokens(2, 3), *[IGNORED] * 3, *tokens(6, 7), *ANSWER]
