@@ -227,16 +227,17 @@ def test_no_stage_by_accuracy_ends_later_than_planned(stages: int, first: int, e
 
 
 @pytest.mark.parametrize("by", ["stages", "steps"])
-def test_adaptive_is_planned_as_log_icot(by: Any):
-    log, adaptive = plan(replace(TINY, data="parity:n=8,k=8", patience=70), ["log-icot", "adaptive"], by=by).methods
+def test_adaptive_is_planned_as_everything_at_once(by: Any):
+    options = replace(TINY, method="icot-steps", data="parity:n=8,k=8", patience=70, cutoff=1)
+    at_once, adaptive = plan(options, ["icot-steps", "adaptive"], by=by).methods
     assert [stage.stage for stage in adaptive.stages] == [1, 7]  # of those that it may be subdivided into
-    assert [replace(s, stage=i + 1) for i, s in enumerate(adaptive.stages)] == list(log.stages)
-    assert (adaptive.tokens, adaptive.flops, adaptive.steps) == (log.tokens, log.flops, log.steps)
+    assert [replace(s, stage=i + 1) for i, s in enumerate(adaptive.stages)] == list(at_once.stages)
+    assert (adaptive.tokens, adaptive.flops, adaptive.steps) == (at_once.tokens, at_once.flops, at_once.steps)
     assert adaptive.upper_bound == (by == "steps")
     assert adaptive.reason is not None
-    assert "between log-icot and icot-steps" in adaptive.reason
+    assert "everything hidden at once" in adaptive.reason
     assert "patience=70" in adaptive.reason
-    assert "at worst into 7 stages" in adaptive.reason
+    assert "at worst into 7 of one step each" in adaptive.reason
 
 
 def test_stages_that_are_not_reached():
