@@ -1,6 +1,7 @@
 """Language models: Ctrl-C and damage; kill -9 is in tests/faults. A resumed run ends with the same bits as one left alone."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -81,6 +82,15 @@ def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str, ca
     said = capsys.readouterr().err.strip().splitlines()
     assert len([line for line in said if "damaged" in line]) == 1
     assert name in said[-1]
+
+
+def test_a_checkpoint_without_its_digest_is_refused(tmp_path: Path):
+    options, out, checkpoint = stopped_run(tmp_path)
+    place = json.loads((checkpoint / PLACE).read_text())
+    del place["sha256"]
+    (checkpoint / PLACE).write_text(json.dumps(place))
+    with pytest.raises(InputError, match="is damaged: its sha256 is None"):
+        train(options, 0, Run(out), resume=True)
 
 
 def test_half_written_checkpoint_is_passed_over(tmp_path: Path):

@@ -260,7 +260,7 @@ def read_place(checkpoint: Path) -> Json:
     """What a checkpoint says of the curriculum, after its files have been found undamaged."""
     place = read_json(checkpoint / PLACE)
     check_seal(place, checkpoint / PLACE)
-    kinds = {"step": int, "good": int, "latest": dict, "files": dict, "seconds": (int, float)}
+    kinds = {"sha256": str, "step": int, "good": int, "latest": dict, "files": dict, "seconds": (int, float)}
     kinds |= dict.fromkeys(("attempts", "best", "stages", "losses"), list)
     kinds |= {"stop_at": (int, type(None))}
     for key, kind in kinds.items():

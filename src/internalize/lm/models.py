@@ -1,7 +1,8 @@
 """Models: made from a config or loaded, and written so that transformers alone can load them."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -25,11 +26,9 @@ _OF_BAD_FILES: Final = (
 
 def load_tokenizer(name: str) -> Any | None:
     """The tokenizer of a model folder or hub name; None for a bare config.json, or for no name."""
-    from transformers import AutoTokenizer
-
     if not name or Path(name).suffix == ".json":
         return None
-    return _load(AutoTokenizer, name, local_files_only=Path(name).exists())
+    return _load_tokenizer(name, local_files_only=Path(name).exists())
 
 
 def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
@@ -46,6 +45,8 @@ def model_config(options: ModelOptions, vocabulary: int, end: int, longest: int,
         config = _load(AutoConfig, options.model, local_files_only=path.exists())
         if config.model_type in MASKED and not (config.is_decoder or config.is_encoder_decoder):
             raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is no causal model")
+        if isinstance(getattr(config, "dtype", None), bool | int | float):
+            raise InputError(f"{options.model}: dtype={config.dtype!r} in its config is not the name of one")
         room, words = positions_of(config), getattr(config.get_text_config(), "vocab_size", 0)
         if room is not None and room < longest:
             raise InputError(f"{options.model} has {room} positions, and the longest example needs {longest}")
@@ -163,8 +164,25 @@ def _integers(folder: Path) -> dict[str, str]:
     return found
 
 
+def _load_tokenizer(name: str | Path, **how: Any) -> Any:
+    """A tokenizer that works: one whose vocabulary lacks the token for unknown words says so when it meets one."""
+    from transformers import AutoTokenizer
+
+    tokenizer = _load(AutoTokenizer, name, **how)
+    with _loading(name):
+        tokenizer("x internalize")
+    return tokenizer
+
+
 def _load(kind: Any, name: str | Path, **how: Any) -> Any:
-    """Something of transformers from a folder or from the hub.
+    """Something of transformers from a folder or from the hub."""
+    with _loading(name):
+        return kind.from_pretrained(name, trust_remote_code=False, **how)  # else it asks on the terminal whether to
+
+
+@contextmanager
+def _loading(name: str | Path) -> Generator[None]:
+    """What is wrong with a model's files, in our words.
 
     On what is not there, not reachable, no model or not whole, transformers raises whatever its parsers do. Taken for bad
     files is what was seen when each file of a model was damaged in every way of tests/faults; the rest is a bug, of somebody's.
@@ -173,7 +191,7 @@ def _load(kind: Any, name: str | Path, **how: Any) -> Any:
     from safetensors import SafetensorError
 
     try:
-        return kind.from_pretrained(name, trust_remote_code=False, **how)  # else it asks on the terminal whether to
+        yield
     except Exception as error:
         seen = (*_OF_BAD_FILES, StrictDataclassError, SafetensorError)
         if not isinstance(error, seen) and type(error) is not Exception:  # a bare one is the tokenizers'
@@ -285,13 +303,11 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: Asking) -> None
 
 def load_model(folder: Path) -> tuple[Any, Any]:
     """Model and tokenizer of a folder, in the dtype it was written in. Never code, never pickle."""
-    from transformers import AutoTokenizer
-
     if not folder.is_dir():
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
         model = _load_weights(folder, local_files_only=True)
-        tokenizer = _load(AutoTokenizer, folder, local_files_only=True)
+        tokenizer = _load_tokenizer(folder, local_files_only=True)
     return model, tokenizer
 
 
