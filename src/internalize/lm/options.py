@@ -32,7 +32,8 @@ class CurriculumOptions:
     removal: Removal = "pad"
     """pad: a hidden token leaves a slot in its place, scratch space for the model. delete: it leaves nothing."""
     slots: int | None = None
-    """For pad: at most so many slots. Default: as many as the longest hidden part."""
+    """For pad: at most so many slots at a stage. Default: as many as the longest hidden part. (Scattered replay leaves one for
+    every token that it hides.)"""
     side: Side = "left"
     """For icot and icot-steps: remove from the front of the chain or from its end."""
     cutoff: int | None = None
