@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize import METHODS, Curriculum, InputError
-from internalize.curriculum import hidden_at, largest_removal, smaller_removal, subdivide
+from internalize.curriculum import doubling, hidden_at, largest_removal, smaller_removal, subdivide
 
 lengths = st.integers(1, 200)
 levels_of_steps = st.lists(st.integers(-3, 9), max_size=60)
@@ -53,6 +53,10 @@ def test_complete_tree(k: int):
         (Curriculum("icot", boundaries=(2, 3, 5), cutoff=4), 8, [0, 2, 3, 7]),
         (Curriculum("icot", cutoff=39), 47, [*range(39), 46]),
         (Curriculum("icot", cutoff=39), 31, list(range(31))),
+        (doubling(), 15, [0, 1, 3, 7, 14]),
+        (doubling(), 9, [0, 1, 3, 7, 8]),
+        (doubling(), 8, [0, 1, 3, 7]),
+        (doubling(), 1, [0]),
         (Curriculum("none"), 8, [7]),
         (Curriculum("cot"), 8, [0]),
     ],

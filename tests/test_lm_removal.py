@@ -162,14 +162,23 @@ def test_a_chain_longer_than_any_measured():
 
 
 def test_unit_of():
-    """Only icot and the halving of tokens take tokens away one by one."""
+    """Only icot, doubling and the halving of tokens take tokens away one by one."""
     by_token = {
         (m, s)
-        for m in ("cot", "icot", "icot-steps", "log-icot")
+        for m in ("cot", "icot", "icot-steps", "doubling", "log-icot")
         for s in ("given", "steps", "tokens")
         if unit_of(CurriculumOptions(method=m), s) == "token"
     }  # type: ignore[arg-type]
-    assert by_token == {("icot", "given"), ("icot", "steps"), ("icot", "tokens"), ("log-icot", "tokens")}
+    always = {(method, source) for method in ("icot", "doubling") for source in ("given", "steps", "tokens")}
+    assert by_token == always | {("log-icot", "tokens")}
+
+
+def test_doubling():
+    """1, 3, 7, … tokens are gone; side and cutoff are not for it."""
+    stages = stages_of(chain(*[2] * 5), method="doubling")
+    assert stages.hidden == (0, 1, 3, 5)  # of five units
+    with pytest.raises(InputError, match="doubling has its own removal"):
+        CurriculumOptions("doubling", cutoff=3)
 
 
 def test_levels_out_of_order():

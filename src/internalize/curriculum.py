@@ -110,6 +110,11 @@ class Curriculum:
         return tuple(Stage(length, tuple(h)) for h in hidden)
 
 
+def doubling() -> Curriculum:
+    """Twice as many steps each time, 1, 2, 4, …, so that 1, 3, 7, … are hidden: small removals first, where Log-ICoT has them last."""
+    return Curriculum("icot", boundaries=tuple(2**removals - 1 for removals in range(1, 64)))
+
+
 def _prefixes(boundaries: Iterable[int], steps: int) -> Iterator[range]:
     """Nothing, then the first b steps for every boundary b inside the chain, then all steps."""
     for boundary in sorted({0, *(b for b in boundaries if b < steps), steps}):

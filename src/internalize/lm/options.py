@@ -6,11 +6,11 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
-from internalize.curriculum import Curriculum, Side
+from internalize.curriculum import Curriculum, Side, doubling
 from internalize.errors import InputError
 from internalize.options import check_choices
 
-Method = Literal["none", "cot", "icot", "icot-steps", "log-icot", "adaptive", "pause"]
+Method = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "adaptive", "pause"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
@@ -23,9 +23,10 @@ class CurriculumOptions:
     """How the chain of thought is taken away from a text."""
 
     method: Method = "log-icot"
-    """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. log-icot: level by
-    level where levels are known, else half of what remains. adaptive: everything at once; if that stalls as log-icot, and
-    a stage of it that stalls is tried again with half as many steps. pause: no chain, but as many slots."""
+    """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. doubling: 1, 2, 4, …
+    tokens at a time. log-icot: level by level where levels are known, else half of what remains. adaptive: everything
+    at once; if that stalls as log-icot, and a stage of it that stalls is tried again with half as many steps. pause: no
+    chain, but as many slots."""
     levels: LevelSource = "auto"
     """For log-icot and adaptive, where levels come from: given with the data, the graph of the steps (<<16-3=13>>
     <<13*2=26>>), or none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
@@ -85,13 +86,19 @@ class CurriculumOptions:
                 return self._plain(self.method)
             case "adaptive":
                 return self._plain("log-icot")
+            case "doubling":
+                self._own_removal()
+                return doubling()
             case "icot" | "icot-steps":
                 return Curriculum("icot", side=self.side, cutoff=self.cutoff)
 
     def _plain(self, method: Literal["none", "cot", "log-icot"]) -> Curriculum:
+        self._own_removal()
+        return Curriculum(method)
+
+    def _own_removal(self) -> None:
         if self.side != "left" or self.cutoff is not None:
             raise InputError(f"side and cutoff belong to icot and icot-steps; {self.method} has its own removal")
-        return Curriculum(method)
 
     @property
     def subdivides(self) -> bool:

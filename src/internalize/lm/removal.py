@@ -29,7 +29,7 @@ MAX_OFFSET: Final = 99
 def unit_of(options: CurriculumOptions, levels: str) -> Unit:
     """What the curriculum removes one by one: steps or tokens. ``levels`` is the resolved source of levels."""
     halved = options.curriculum().method == "log-icot" and levels == "tokens"
-    return "token" if options.method == "icot" or halved else "step"
+    return "token" if options.method in ("icot", "doubling") or halved else "step"
 
 
 @dataclass(frozen=True)
