@@ -111,13 +111,24 @@ def test_what_is_nearly_there_is_not_given_up():
 
 def test_patience_beyond_the_updates_of_a_stage():
     schedule = Schedule(replace(OPTIONS, patience=50), 3, None, (0, 2))
-    for done in range(1, 15):
+    for done in range(1, 65):
         schedule.advance(done, float(done == 1))
-    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 2), Attempt(11, 1)]
+    # the last stage may have any number, so it has all that patience allows; the other what a stage may have
+    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 2), Attempt(52, 1), Attempt(61, 2)]
     lasts = Schedule(replace(OPTIONS, patience=50), 3, None, (0, 2))
     for done in range(1, 99):
         lasts.advance(done, 1.0 if done == 1 else 0.8)
     assert lasts.attempts == [Attempt(0, 0), Attempt(2, 2)]  # nearly there, and no stage comes after it
+
+
+@pytest.mark.parametrize(("explicit", "then"), [(0.5, Attempt(35, 8)), (0.6, Attempt(33, 2))])
+def test_what_can_be_expected_of_a_hard_task(explicit: float, then: Attempt):
+    """A stage is judged by what the one before it came to: 0.4 is nearly all of 0.5, and not of 0.6."""
+    schedule = Schedule(OPTIONS, 9, None, (0, 4, 8))
+    for done in range(1, 36):
+        stage = schedule.attempts[-1].stage
+        schedule.advance(done, {0: explicit, 8: 0.05}.get(stage, 0.4))
+    assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(20, 8), Attempt(26, 4), then]
 
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 3), max_size=20), st.data())

@@ -183,6 +183,7 @@ class StageCallback(TrainerCallback):
                 "step": state.global_step,
                 "attempts": self.schedule.attempts,
                 "good": self.schedule.good,
+                "held": self.schedule.held,
                 "best": self.schedule.best,
                 "stages": self.finished_stages,
                 "latest": self.latest,
@@ -228,7 +229,7 @@ class StageCallback(TrainerCallback):
         """Stand where a checkpoint was made."""
         place = read_place(checkpoint)
         self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
-        self.schedule.good = place["good"]
+        self.schedule.good, self.schedule.held = place["good"], place["held"]
         self.schedule.best = (place["best"][0], place["best"][1])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
         self.finished_stages = place["stages"]
@@ -260,7 +261,8 @@ def read_place(checkpoint: Path) -> Json:
     """What a checkpoint says of the curriculum, after its files have been found undamaged."""
     place = read_json(checkpoint / PLACE)
     check_seal(place, checkpoint / PLACE)
-    kinds = {"sha256": str, "step": int, "good": int, "latest": dict, "files": dict, "seconds": (int, float)}
+    kinds = {"sha256": str, "step": int, "good": int, "latest": dict, "files": dict}
+    kinds |= dict.fromkeys(("held", "seconds"), (int, float))
     kinds |= dict.fromkeys(("attempts", "best", "stages", "losses"), list)
     kinds |= {"stop_at": (int, type(None))}
     for key, kind in kinds.items():

@@ -12,7 +12,7 @@ from internalize.lm.options import ScheduleOptions
 GAIN: Final = 0.1
 """The part of its errors that an attempt must lose to count as getting on."""
 NEARLY: Final = 0.75
-"""Exact match from which on an attempt is not given up, however slowly it gets on."""
+"""The part of the last good stage's exact match above which an attempt is not given up, however slowly it gets on."""
 
 
 class Attempt(NamedTuple):
@@ -27,11 +27,11 @@ class Schedule:
     run sees the same ones.
 
     Accuracy takes it from stage to stage; with ``targets``, after the first stage at once to the last one, and it may go
-    back: an attempt that is below `NEARLY` and has not got on for ``patience`` updates, or has had ``stage_steps``, is
-    followed by one at the next target or, if that was it, by one that removes half as much, counted from the last good stage;
-    the one after a good stage goes for the next target again. Any other attempt, and one at the very next stage, which cannot
-    be made smaller, ends after ``stage_steps`` (that at the last stage never); its stage then counts as good, whatever it came
-    to. Without ``targets`` all attempts are of this kind.
+    back: an attempt that is below `NEARLY` and has not got on for ``patience`` updates, or has had all the updates it may
+    have, is followed by one at the next target or, if that was it, by one that removes half as much, counted from the last
+    good stage; the one after a good stage goes for the next target again. Any other attempt, and one at the very next stage,
+    which cannot be made smaller, ends after ``stage_steps`` (that at the last stage never); its stage then counts as good,
+    whatever it came to. Without ``targets`` all attempts are of this kind.
     """
 
     def __init__(
@@ -48,6 +48,8 @@ class Schedule:
         """In the order of training."""
         self.good = -1
         """By accuracy: the last stage that was passed, or had all the updates it may have."""
+        self.held = 1.0
+        """The accuracy with which that stage ended: what the next attempt can be expected to come to."""
         self.best = (0.0, 0)
         """The accuracy with which the attempt under way last got on, and after how many updates of training that was."""
         self.unsmoothed = 0
@@ -67,7 +69,7 @@ class Schedule:
     def restart(self) -> None:
         """Forget the attempts that accuracy has led to."""
         if self.options.advance == "accuracy":
-            self.attempts, self.good, self.best = [Attempt(0, 0)], -1, (0.0, 0)
+            self.attempts, self.good, self.held, self.best = [Attempt(0, 0)], -1, 1.0, (0.0, 0)
 
     @property
     def begins(self) -> list[int]:
@@ -112,14 +114,14 @@ class Schedule:
         begins = done + 1
         if 1 - accuracy <= (1 - GAIN) * (1 - self.best[0]):
             self.best = accuracy, done
-        passed, had = accuracy >= self.options.threshold, begins - began
-        stands = begins - max(began, self.best[1]) >= self.options.patience or had >= self.options.stage_steps
-        stalls = self.may_go_back and accuracy < NEARLY and stands
-        if not (passed or stalls) and had < self.longest(stage):
+        passed, at_its_end = accuracy >= self.options.threshold, begins - began >= self.longest(stage)
+        stands = begins - max(began, self.best[1]) >= self.options.patience or at_its_end
+        stalls = self.may_go_back and accuracy <= NEARLY * self.held and stands
+        if not (passed or stalls or at_its_end):
             return False
         self.best = 0.0, begins
         if passed or not stalls:
-            self.good = stage
+            self.good, self.held = stage, accuracy
             if stage == self.stages - 1:
                 return False
             following = stage + 1 if self.targets is None else largest_removal(stage, self.targets)
