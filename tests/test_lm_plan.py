@@ -105,7 +105,7 @@ def test_expected_lengths_from_the_right_with_a_cutoff(method: Method):
 
 
 def test_expected_lengths_of_a_chain_longer_than_those_measured():
-    options = CurriculumOptions(method="icot-steps", replay=0.5)
+    options = CurriculumOptions(method="icot-steps", replay=0.5, replay_of="counts")
     stages = TextStages.measure(options, DIFFERENT[:1], SLOT)
     long = [DIFFERENT[1]]
     chances = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]

@@ -1,10 +1,13 @@
 """lm/removal.py: replayed examples, of earlier stages, of smaller counts, and with steps scattered over the chain."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize.lm.chains import Chain
+from internalize.lm.options import LmTrainOptions, with_method
 from internalize.lm.removal import IGNORED, Row
 from tests.lm_core import ANSWER, PROMPT, SLOT, chain
 from tests.test_lm_removal import stages_of, tokens
@@ -62,3 +65,29 @@ def test_scattered_replay(gone: list[bool], share: float, smoothing: float):
     plain = (0.6, share, 0.0, 0.9)
     assert stages.training(c, 1, (*plain, *units)) == stages.training(c, 1, plain)
     assert stages.training(c, 0, (0.4, *plain[1:], *units)) == stages.training(c, 0, plain)
+
+
+@pytest.mark.parametrize(
+    ("asked", "replayed", "loss"),
+    [
+        ({}, "scattered", 1.0),
+        ({"replay_of": "counts"}, "counts", 0.0),
+        ({"hidden_loss": 0.25}, "scattered", 0.25),
+        ({"replay_of": "stages", "hidden_loss": 1.0}, "stages", 1.0),
+        ({"removal": "delete"}, "counts", 0.0),  # deleted here and there, nobody could tell which step comes next
+        ({"removal": "delete", "replay_of": "scattered"}, "scattered", 0.0),
+        ({"method": "pause"}, "scattered", 0.0),  # its slots stand for nothing
+        ({"method": "pause", "hidden_loss": 0.5}, "scattered", 0.5),
+    ],
+)
+def test_what_is_replayed_by_default(asked: dict[str, Any], replayed: str, loss: float):
+    options = LmTrainOptions(**asked)
+    assert (options.replayed, options.slot_loss) == (replayed, loss)
+    resolved = options.as_json()
+    assert (resolved["replay_of"], resolved["hidden_loss"]) == (replayed, loss)
+
+
+def test_a_comparison_has_pause_without_the_chain():
+    options = LmTrainOptions(hidden_loss=1.0)
+    assert with_method(options, "pause").slot_loss == 0
+    assert with_method(options, "icot").slot_loss == 1

@@ -73,7 +73,7 @@ class StageCollator:
         """Four numbers in [0, 1) for each position and, for scattered replay, one for each unit of the longest chain."""
         numbers = self._words("replay", _CHANCES, positions)
         units = len(self.stages.count_slots) - 1
-        if self.stages.options.replay_of == "scattered" and units:
+        if self.stages.options.replayed == "scattered" and units:
             numbers = np.concatenate([numbers, self._words("scattered", units, positions)], axis=1)
         return ((numbers >> 11) * 2.0**-53).tolist()
 

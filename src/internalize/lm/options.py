@@ -16,6 +16,7 @@ LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
 Replay = Literal["stages", "counts", "scattered"]
+ReplayOf = Literal["auto", Replay]
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,20 @@ class CurriculumOptions:
     """For delete: what follows the removed tokens keeps its position numbers."""
     replay: float = 0.5
     """Fraction of each batch that is drawn from earlier stages: what was learned stays learned."""
-    replay_of: Replay = "counts"
+    replay_of: ReplayOf = "auto"
     """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one.
-    scattered: of the whole chain every step (or token) is hidden or shown by a chance of its own, in its place."""
-    hidden_loss: float = 0.0
-    """For pad: fraction of the examples whose hidden slots still have to predict their tokens."""
+    scattered: of the whole chain every step (or token) is hidden or shown by a chance of its own, in its place. auto:
+    scattered for pad; counts for delete, where nobody could tell which step comes next."""
+    hidden_loss: float | None = None
+    """For pad: fraction of the examples whose hidden slots still have to predict their tokens. Default: all with scattered
+    replay, else none."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         self.curriculum()
         for name in ("replay", "hidden_loss"):
-            value: float = getattr(self, name)
-            if not 0 <= value <= 1:
+            value: float | None = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
                 raise InputError(f"{name}={value} is a fraction of the examples, 0 … 1")
         if not self.smoothing > 0:
             raise InputError(f"smoothing={self.smoothing} must be positive (inf: no smoothing)")
@@ -74,8 +77,10 @@ class CurriculumOptions:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """All options as JSON has them: it has no infinity."""
-        return {**asdict(self), "smoothing": str(self.smoothing) if math.isinf(self.smoothing) else self.smoothing}
+        """All options as JSON has them: it has no infinity. What depends on other options is resolved."""
+        resolved = {"replay_of": self.replayed, "hidden_loss": self.slot_loss}
+        smoothing = str(self.smoothing) if math.isinf(self.smoothing) else self.smoothing
+        return {**asdict(self), **resolved, "smoothing": smoothing}
 
     def curriculum(self) -> Curriculum:
         """The curriculum of `curriculum.py` behind the method."""
@@ -104,6 +109,20 @@ class CurriculumOptions:
     def subdivides(self) -> bool:
         """Whether there are stages between those of the curriculum, for when one stalls."""
         return self.method == "adaptive"
+
+    @property
+    def replayed(self) -> Replay:
+        """`replay_of`, resolved."""
+        if self.replay_of == "auto":
+            return "scattered" if self.removal == "pad" else "counts"
+        return self.replay_of
+
+    @property
+    def slot_loss(self) -> float:
+        """`hidden_loss`, resolved. Without a curriculum slots stand for nothing, unless it is asked for."""
+        if self.hidden_loss is not None:
+            return self.hidden_loss
+        return float(self.removal == "pad" and self.method != "pause" and self.replayed == "scattered")
 
     @property
     def padded(self) -> bool:
@@ -259,4 +278,6 @@ def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:
         left_out |= {"side": "left", "cutoff": None}
     if method == "cot":
         left_out |= {"smoothing": math.inf}
+    if method == "pause":
+        left_out |= {"hidden_loss": None}
     return replace(options, method=method, **left_out)

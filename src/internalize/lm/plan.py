@@ -56,9 +56,9 @@ def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats
         more = by_count[:, reached] @ chances[1:]
         by_stage = np.where(hidden < units, chances[0] * by_stage + more[:, hidden], by_stage)
         by_count[:, :units] = (chances[0] * by_count + more)[:, :units]
-    if options.replay_of == "scattered":
+    if options.replayed == "scattered":
         replayed = _scattered(len(chain), np.zeros(0) if options.padded else np.array(sizes))[:, None]
-    elif options.replay_of == "stages":
+    elif options.replayed == "stages":
         replayed = np.cumsum(by_stage, axis=1) / np.arange(1, stages.count + 1)
     else:
         fewer = np.cumsum(by_count, axis=1) - by_count  # over all smaller counts

@@ -127,13 +127,13 @@ class TextStages:
         scattered replay, one for each unit.
         """
         options = self.options
-        supervise_hidden = chance[3] < options.hidden_loss
+        supervise_hidden = chance[3] < options.slot_loss
         hidden, slots = self.hidden_units(chain, stage), self.stage_slots[stage]
         if stage > 0 and chance[0] < options.replay:
-            if options.replay_of == "scattered":
+            if options.replayed == "scattered":
                 gone = [one < chance[1] for one in islice(cycle(chance[4:]), len(chain.units))]
                 return self.scattered(chain, gone, supervise_hidden=supervise_hidden)
-            if options.replay_of == "stages":
+            if options.replayed == "stages":
                 earlier = int(chance[1] * (stage + 1))
                 hidden, slots = self.hidden_units(chain, earlier), self.stage_slots[earlier]
             else:
