@@ -24,7 +24,16 @@ from internalize.lm.train import train
 from internalize.runs import Run
 from tests.lm_runs import TINY, content
 
-OPTIONS = replace(TINY, data="parity:n=8,k=4", method="icot-steps", replay_of="counts", layers=2, steps=12, stage_steps=4, keep_stages=True)
+OPTIONS = replace(
+    TINY,
+    data="parity:n=8,k=4",
+    method="icot-steps",
+    replay_of="counts",
+    layers=2,
+    steps=12,
+    stage_steps=4,
+    keep_stages=True,
+)
 OPTIONS = replace(OPTIONS, layer_loss=1.0)
 ANSWER = 3
 """Its number: there are two steps."""

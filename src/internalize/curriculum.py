@@ -111,7 +111,7 @@ class Curriculum:
 
 
 def doubling() -> Curriculum:
-    """Twice as many steps each time, 1, 2, 4, …, so that 1, 3, 7, … are hidden: small removals first, where Log-ICoT has them last."""
+    """Twice as many steps each time, 1, 2, 4, …: 1, 3, 7, … are hidden. The small removals come first, Log-ICoT has them last."""
     return Curriculum("icot", boundaries=tuple(2**removals - 1 for removals in range(1, 64)))
 
 
