@@ -13,6 +13,7 @@ from internalize.runs import Run
 
 TINY = LmTrainOptions(
     data="parity:n=6,k=4",
+    method="log-icot",
     layers=1,
     width=16,
     heads=2,

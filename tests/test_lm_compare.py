@@ -30,6 +30,7 @@ from internalize.runs import Run, find_runs
 
 TINY = LmTrainOptions(
     data="parity:n=6,k=4",
+    method="log-icot",
     layers=1,
     width=8,
     heads=2,

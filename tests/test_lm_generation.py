@@ -243,7 +243,7 @@ def folder(tmp_path) -> Path:
     examples = get_task("parity:n=9,k=4").examples("train", 0, 20)
     tokenizer = word_tokenizer(examples)
     text = TextFormat(tokenizer)
-    stages = TextStages.measure(CurriculumOptions(), text.chains(examples), text.slot)
+    stages = TextStages.measure(CurriculumOptions("log-icot"), text.chains(examples), text.slot)
     model = make("gpt2", vocab_size=len(tokenizer), eos_token_id=text.end)
     save_model(tmp_path / "model", model, tokenizer, Asking.of("parity:n=9,k=4,seed=0", "given", text, stages))
     return tmp_path / "model"

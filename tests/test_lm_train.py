@@ -323,7 +323,7 @@ def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
         (["--method", "adaptive", "--cutoff", "3"], "adaptive has its own removal"),
         (["--patience", "0"], "patience=0 must be at least 1"),
         (["--device", "cpu:0"], "CUDA_VISIBLE_DEVICES"),
-        (["--advance", "epochs"], "needs data with an end"),
+        (["--method", "log-icot", "--advance", "epochs"], "needs data with an end"),
         (["--replay", "1.5"], "replay=1.5"),
         (["--smoothing", "0"], "smoothing=0"),
         (["--slot-token", "zebra"], "slot_token='zebra'"),

@@ -23,7 +23,7 @@ ReplayOf = Literal["auto", Replay]
 class CurriculumOptions:
     """How the chain of thought is taken away from a text."""
 
-    method: Method = "log-icot"
+    method: Method = "adaptive"
     """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. doubling: 1, 2, 4, …
     tokens at a time. log-icot: level by level where levels are known, else half of what remains. adaptive: everything
     at once; if that stalls as log-icot, and a stage of it that stalls is tried again with half as many steps. pause: no
@@ -259,7 +259,8 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
         if self.subdivides and self.advance != "accuracy":
             raise InputError(
-                f"advance={self.advance} does not go with adaptive: it needs accuracy, for that tells which stages stall"
+                f"advance={self.advance} does not go with adaptive, which needs accuracy to tell which stages stall; "
+                "take --method log-icot (or icot, …)"
             )
         if self.batch % self.accumulate:
             raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
