@@ -22,7 +22,7 @@ class LmCertify:
 
     For example:
 
-      $ internalize lm train --keep-stages --layer-loss 1 --out runs/parity
+      $ internalize lm train --method log-icot --keep-stages --layer-loss 1 --out runs/parity
       $ internalize lm certify runs/parity
       $ internalize lm certify runs/parity --only child-attention frozen-nodes --json
     """

@@ -21,7 +21,7 @@ class LmProbe:
 
     For example:
 
-      $ internalize lm train --keep-stages --out runs/parity
+      $ internalize lm train --method log-icot --keep-stages --out runs/parity
       $ internalize lm probe runs/parity --figure figures
       $ internalize lm probe runs/parity --stage last --hidden 0 3 6 --json
       $ internalize lm probe runs/parity/model --examples 512
