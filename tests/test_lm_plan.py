@@ -24,7 +24,9 @@ from internalize.lm.plan import expected_lengths, plan, stage_begins
 from internalize.lm.removal import TextStages
 
 SLOT = 0
-TINY = LmTrainOptions(data="parity:n=8,k=4", method="log-icot", layers=1, width=8, heads=2, batch=4, eval_examples=4, test_examples=4)
+TINY = LmTrainOptions(
+    data="parity:n=8,k=4", method="log-icot", layers=1, width=8, heads=2, batch=4, eval_examples=4, test_examples=4
+)
 
 
 def chain(prompt: int, units: tuple[int, ...], levels: tuple[int, ...] | None = None, answer: int = 2) -> Chain:

@@ -76,8 +76,8 @@ def _train_threads(chance: random.Random, folder: Path) -> list[str]:
 def _lm_threads(chance: random.Random, folder: Path) -> list[str]:
     quiet_transformers()
     options = LmTrainOptions(
-        data="parity:n=8,k=4", method="log-icot", layers=2, width=32, heads=2, batch=64, steps=4, advance="steps", stage_steps=2, warmup=1,
-        eval_every=4, eval_examples=8, test_examples=8, budgets="never",
+        data="parity:n=8,k=4", method="log-icot", layers=2, width=32, heads=2, batch=64, steps=4, advance="steps", stage_steps=2,
+        warmup=1, eval_every=4, eval_examples=8, test_examples=8, budgets="never",
     )  # fmt: skip
     seed = chance.randrange(1000)
     found: list[dict[str, Tensor]] = []
