@@ -291,7 +291,7 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
     assert LmPlan(replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "kept" / "plan.json").read_text())
-    assert [row["method"] for row in found["methods"]] == ["icot", "icot-steps", "log-icot"]
+    assert [row["method"] for row in found["methods"]] == ["icot", "icot-steps", "log-icot", "adaptive"]
     assert found["size"]["body"] == 2 * (4 * 4096**2 + 3 * 4096 * 11008)
     for row in found["methods"]:
         assert row["gpu_hours"] == pytest.approx(row["flops"] / 312e12 / 0.4 / 3600)
@@ -303,8 +303,11 @@ def test_tables(capsys: pytest.CaptureFixture[str]):
     options = replace(options, eval_examples=4, test_examples=4)
     assert LmPlan(options)() == 0
     shown = capsys.readouterr()
-    assert [line.split()[0] for line in shown.out.splitlines()[:4]] == ["method", "icot", "icot-steps", "log-icot"]
+    expected = ["method", "icot", "icot-steps", "log-icot", "adaptive"]
+    assert [line.split()[0] for line in shown.out.splitlines()[:5]] == expected
     assert "icot, icot-steps, log-icot: an upper bound" in shown.err
+    assert LmPlan(replace(options, advance="steps"))() == 0  # which adaptive does not go with
+    assert "adaptive" not in capsys.readouterr().out
     assert LmPlan(options, methods=("cot",), json=True)() == 0
     one = json.loads(capsys.readouterr().out)
     assert {"stages", "tokens", "flops", "steps", "gpu_hours"} <= one.keys()

@@ -8,7 +8,7 @@ import tyro
 
 from internalize.commands.lm_plan import PlanOptions
 from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
-from internalize.lm.options import Method
+from internalize.lm.options import Method, with_adaptive
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,9 @@ class LmCompare:
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
-    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = (
-        "cot",
-        "icot",
-        "log-icot",
-        "pause",
-        "none",
-    )
-    """Which methods to compare. cot is measured as it is used: it writes its chain."""
+    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = ()
+    """Which methods to compare. Default: cot, icot, log-icot, pause, none and, where stages end by accuracy, adaptive. cot is
+    measured as it is used: it writes its chain."""
     budget: Literal["steps", "tokens", "both"] = "both"
     """What every method has as much of."""
     seeds: str = "0:3"
@@ -64,7 +59,7 @@ class LmCompare:
         device = use_device(self.device, self.threads)
         quiet_transformers()
 
-        from internalize.lm.compare import compare
+        from internalize.lm.compare import DEFAULT_METHODS, compare
         from internalize.lm.jobs import How
 
         out = self.out or default_out("lm-compare")
@@ -74,7 +69,7 @@ class LmCompare:
         with Progress(f"lm compare {self.options.data}") as progress:
             rows = compare(
                 self.options,
-                self.methods,
+                self.methods or with_adaptive(DEFAULT_METHODS, self.options),
                 seeds,
                 ("steps", "tokens") if self.budget == "both" else (self.budget,),
                 out=out,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from internalize.console import Flag, print_json, print_table, print_text, say
-from internalize.lm.options import LmTrainOptions, Method
+from internalize.lm.options import LmTrainOptions, Method, with_adaptive
 
 if TYPE_CHECKING:
     from internalize.lm.plan import Plan
@@ -39,8 +39,9 @@ class LmPlan:
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
-    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = ("icot", "icot-steps", "log-icot")
-    """Which methods to plan; the same data, model and updates a stage for each."""
+    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = ()
+    """Which methods to plan; the same data, model and updates a stage for each. Default: icot, icot-steps, log-icot and, where
+    stages end by accuracy, adaptive."""
     by: Literal["stages", "steps"] = "stages"
     """stages: every stage has its updates, the last one as many as the others, and --steps is what comes out. steps: --steps
     updates in all, and the last stage has what is left, as in `lm train`."""
@@ -64,7 +65,8 @@ class LmPlan:
 
         quiet_transformers()
         gpu = Gpu(self.gpu_flops, self.utilisation)
-        planned = plan(self.options, self.methods, seed=self.seed, by=self.by, gpu=gpu, say=say)
+        methods = self.methods or with_adaptive(("icot", "icot-steps", "log-icot"), self.options)
+        planned = plan(self.options, methods, seed=self.seed, by=self.by, gpu=gpu, say=say)
         found = planned.to_json()
         if self.out is not None:
             with writing(self.out):

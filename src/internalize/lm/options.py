@@ -282,3 +282,8 @@ def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:
     if method == "pause":
         left_out |= {"hidden_loss": None}
     return replace(options, method=method, **left_out)
+
+
+def with_adaptive(methods: tuple[Method, ...], options: LmTrainOptions) -> tuple[Method, ...]:
+    """The methods and, where stages end by accuracy, adaptive."""
+    return (*methods, "adaptive") if options.advance == "accuracy" else methods
