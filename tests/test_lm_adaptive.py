@@ -19,7 +19,7 @@ from internalize.lm.callback import GOOD, StageCallback, put_back, trained_weigh
 from internalize.lm.compare import compare
 from internalize.lm.models import Asking
 from internalize.lm.options import ScheduleOptions
-from internalize.lm.schedule import Attempt, Schedule
+from internalize.lm.schedule import Attempt, Best, Schedule
 from internalize.lm.train import train
 from internalize.runs import Run
 from tests.lm_runs import TINY, assert_same_weights, content
@@ -94,7 +94,25 @@ def test_patience_is_with_what_gets_on():
     # a tenth of errors less each, from the first that is counted on: 0.12, 0.22, 0.30, 0.38 and 0.46; then 0.514 would be
     last_gain = next(done for done, accuracy in enumerate(course, start=1) if done > 1 and accuracy > 0.45)
     assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(last_gain + options.patience, 4)]
-    assert schedule.best == (0.0, schedule.attempts[-1].begins)
+    assert schedule.best == (0.0, None, schedule.attempts[-1].begins)
+
+
+def test_loss_tells_of_progress_before_an_answer_is_right():
+    """A stage whose loss falls by a tenth now and then is left alone; once it does not, patience begins to run."""
+    schedule = Schedule(replace(OPTIONS, stage_steps=1000), 9, None, (0, 4, 8))
+    schedule.advance(1, 1.0, 0.1)
+    losses = [2 * 0.95**step for step in range(40)] + [0.26] * 20
+    for done, loss in enumerate(losses, start=3):
+        schedule.advance(done, 0.0, loss)
+        if len(schedule.attempts) == 3:
+            break
+    # of 0.95, 0.9025, 0.857, …, every third is a tenth less than the last that was counted
+    last_gain = 3 + max(step for step in range(0, 40, 3) if losses[step] > 0.26)
+    assert schedule.attempts[1:] == [Attempt(2, 8), Attempt(last_gain + OPTIONS.patience, 4)]
+    assert Best(0.5, None, 7).after(9, 0.5, 0.85) == (0.5, 0.85, 7)
+    assert Best(0.5, 1.0, 7).after(9, 0.6, 0.95) == (0.6, 1.0, 9)
+    assert Best(0.5, 1.0, 7).after(9, 0.5, 0.85) == (0.5, 0.85, 9)
+    assert Best(0.5, 1.0, 7).after(9, 0.54, 0.95) == (0.5, 1.0, 7)
 
 
 def test_what_is_nearly_there_is_not_given_up():
@@ -188,6 +206,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
         return float(stage - self.schedule.good <= 2)
 
     monkeypatch.setattr(StageCallback, "exact_match", accuracy)
+    monkeypatch.setattr(StageCallback, "held_out_loss", lambda *_: 1.0)
 
 
 Watch = Callable[[int, Any, torch.optim.Optimizer], None]

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from internalize.errors import InputError
-from internalize.lm.loss import LayeredLoss
+from internalize.lm import Internalization
+from internalize.lm.loss import LayeredLoss, held_out_loss
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.removal import IGNORED
 
@@ -108,3 +109,24 @@ def test_a_model_without_such_a_norm():
 def test_bad_weight(value: float):
     with pytest.raises(InputError, match="layer_loss="):
         LmTrainOptions(layer_loss=value)
+
+
+@pytest.mark.parametrize(
+    ("hidden_loss", "supervised"), [(1.0, 2 + 3), (0.0, 3)]
+)  # two slots; answer, its separator, the end
+def test_held_out_loss_is_that_of_each_example(hidden_loss: float, supervised: int):
+    """In batches as one by one, with the loss on slots if training has it; the model goes on training."""
+    options = LmTrainOptions(data="parity:n=8,k=4", layers=1, width=8, heads=2, hidden_loss=hidden_loss)
+    work = Internalization(options)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(work.config).train()
+    examples = [work.source.train(position) for position in range(150)]
+    loss, tokens = held_out_loss(model, work.text, work.stages, examples, work.stages.last)
+    assert model.training
+    assert tokens == supervised * len(examples)
+    model.eval()
+    total = 0.0
+    for chain in work.text.chains(work.leveled(examples)):
+        row = work.stages.training(chain, work.stages.last, (0.99, 0.0, 0.0, 0.0))
+        total += supervised * model(torch.tensor([row.tokens]), labels=torch.tensor([row.labels])).loss.item()
+    assert loss == pytest.approx(total, rel=1e-5)

@@ -25,9 +25,10 @@ from internalize.files import (
 from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import generate_answers
+from internalize.lm.loss import held_out_loss
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.removal import TextStages
-from internalize.lm.schedule import Attempt, Schedule
+from internalize.lm.schedule import Attempt, Best, Schedule
 
 Json = dict[str, Any]
 PLACE: Final = "internalize.json"
@@ -124,6 +125,7 @@ class StageCallback(TrainerCallback):
         if done % self.options.eval_every == 0 or ends or done in (self._stop_at, state.max_steps):
             model = kwargs["model"]
             accuracy = self.exact_match(model, stage, args)
+            loss = self.held_out_loss(model, stage, args) if self.schedule.may_go_back else None
             control.should_log = True  # the Trainer knows the loss, and says it in on_log
             self._evaluated = {
                 "step": done,
@@ -132,12 +134,13 @@ class StageCallback(TrainerCallback):
                 "samples": done * self.options.batch,
                 "tokens": int(state.num_input_tokens_seen),
                 "exact_match": accuracy,
+                **({} if loss is None else {"held_out_loss": loss}),
             }
             last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
             if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
                 self._stop_at = done + self.options.consolidate
             good = self.schedule.good
-            if ends or (self._stop_at is None and self.schedule.advance(done, accuracy)):
+            if ends or (self._stop_at is None and self.schedule.advance(done, accuracy, loss)):
                 self._end_stage(model, args, number, accuracy)
                 recorded = True
             if self.schedule.good != good:
@@ -219,18 +222,22 @@ class StageCallback(TrainerCallback):
         rank, world = _processes(args) if args else (0, 1)
         mine = self.validation[rank::world]
         right = sum(generate_answers(model, self.text, self.stages, mine, stage).right(mine)) if mine else 0
-        if world > 1:
-            total = torch.tensor(right, device=model.device)
-            torch.distributed.all_reduce(total)
-            right = int(total)
+        (right,) = _summed([right], model, world)
         return right / len(self.validation)
+
+    def held_out_loss(self, model: Any, stage: int, args: TrainingArguments) -> float:
+        """Loss on the held-out examples at a stage, a token that it supervises, shared out among the processes."""
+        rank, world = _processes(args)
+        loss, tokens = held_out_loss(model, self.text, self.stages, self.validation[rank::world], stage)
+        loss, tokens = _summed([loss, tokens], model, world)
+        return loss / tokens
 
     def restore(self, checkpoint: Path) -> None:
         """Stand where a checkpoint was made."""
         place = read_place(checkpoint)
         self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
         self.schedule.good, self.schedule.held = place["good"], place["held"]
-        self.schedule.best = (place["best"][0], place["best"][1])
+        self.schedule.best = Best(*place["best"])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
         self.finished_stages = place["stages"]
         self.latest = place["latest"]
@@ -287,6 +294,15 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 def _processes(args: Any) -> tuple[int, int]:
     """Which process of how many this is."""
     return args.process_index, args.world_size
+
+
+def _summed(numbers: list[float], model: Any, processes: int) -> list[float]:
+    """The sums over all processes."""
+    if processes == 1:
+        return numbers
+    total = torch.tensor(numbers, device=model.device, dtype=torch.float64)
+    torch.distributed.all_reduce(total)
+    return [float(number) for number in total]
 
 
 def _digests(folder: Path) -> dict[str, str]:

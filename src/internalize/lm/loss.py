@@ -5,16 +5,25 @@ reason for that: each step may be ready in the last layer only, for it is read b
 for each step as soon as it can be had, and in the directions in which the embedding writes it.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from internalize.errors import InputError
-from internalize.lm.removal import IGNORED
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from internalize.lm.batches import model_input
+from internalize.lm.chains import TextFormat
+from internalize.lm.example import Example
+from internalize.lm.removal import IGNORED, TextStages
 
 _NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_norm", "norm_f")
 """What architectures call the norm between the last layer and the head."""
+
+
+_AT_ONCE: Final = 128
+"""Held-out examples."""
 
 
 class LayeredLoss:
@@ -34,10 +43,8 @@ class LayeredLoss:
             )
         self.norm = norm
 
-    def __call__(self, outputs: Any, labels: "Tensor", num_items_in_batch: "Tensor | int | None" = None) -> "Tensor":
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a batch, or of a part of one with ``num_items_in_batch`` supervised tokens in all."""
-        from torch.nn.functional import cross_entropy
-
         following = labels[:, 1:]
         supervised = following != IGNORED
         target = following[supervised]
@@ -49,7 +56,39 @@ class LayeredLoss:
         return loss / (target.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
-def last_norm(model: Any) -> "nn.Module | None":
+def last_norm(model: Any) -> nn.Module | None:
     """The norm that stands between a model's last layer and its head: the one of such a name that is least deep."""
     found = [(name.count("."), module) for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in _NORMS]
     return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def held_out_loss(
+    model: Any, text: TextFormat, stages: TextStages, examples: Sequence[Example], stage: int
+) -> tuple[float, int]:
+    """Cross-entropy of what a stage supervises, over the examples' tokens, and how many tokens these are. Hidden slots count
+    if training asks anything of them.
+    """
+    options, total, tokens = stages.options, 0.0, 0
+    model = model.module if hasattr(model, "module") else model  # of several processes
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, len(examples), _AT_ONCE):
+            chains = text.chains(examples[start : start + _AT_ONCE])
+            rows = [
+                stages.sequence(
+                    chain,
+                    stages.hidden_units(chain, stage),
+                    stages.stage_slots[stage],
+                    supervise_hidden=options.slot_loss > 0,
+                )
+                for chain in chains
+            ]
+            batch = model_input(rows, text.pad, positions=options.keep_positions)
+            labels = batch.pop("labels")[:, 1:].to(model.device)
+            logits = model(**{name: value.to(model.device) for name, value in batch.items()}).logits[:, :-1]
+            supervised = labels != IGNORED
+            total += float(cross_entropy(logits[supervised].float(), labels[supervised], reduction="sum"))
+            tokens += int(supervised.sum())
+    model.train(was_training)
+    return total, tokens

@@ -142,9 +142,9 @@ class ScheduleOptions:
     stage_steps: int = 1000
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
     patience: int = 600
-    """For adaptive: a stage below 75 % of the last good one's exact match that has not lost a tenth of its errors for so many
-    updates (or has had --stage-steps, if it is not the last) is given up, unless it removes a single step. Training goes
-    back to the weights of the last good stage, and tries less."""
+    """For adaptive: a stage below 75 % of the last good one's exact match that has lost neither a tenth of its errors nor of its
+    held-out loss for so many updates (or has had --stage-steps, if it is not the last) is given up, unless it removes a
+    single step. Training goes back to the weights of the last good stage, and tries less."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0

@@ -10,7 +10,7 @@ from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
 
 GAIN: Final = 0.1
-"""The part of its errors that an attempt must lose to count as getting on."""
+"""The part of its errors, or of its loss, that an attempt must lose to count as getting on."""
 NEARLY: Final = 0.75
 """The part of the last good stage's exact match above which an attempt is not given up, however slowly it gets on."""
 
@@ -20,6 +20,24 @@ class Attempt(NamedTuple):
 
     begins: int
     stage: int
+
+
+class Best(NamedTuple):
+    """How far an attempt has got on, and after how many updates of training it last did. Loss is None until it is measured."""
+
+    accuracy: float
+    loss: float | None
+    at: int
+
+    def after(self, done: int, accuracy: float, loss: float | None) -> "Best":
+        """The same or, if a tenth of the errors or of the loss has gone since, what it has got to now."""
+        if loss is not None and self.loss is None:
+            return Best(self.accuracy, loss, self.at).after(done, accuracy, loss)
+        right = 1 - accuracy <= (1 - GAIN) * (1 - self.accuracy)
+        surer = loss is not None and self.loss is not None and loss <= (1 - GAIN) * self.loss
+        if not (right or surer):
+            return self
+        return Best(accuracy if right else self.accuracy, loss if surer else self.loss, done)
 
 
 class Schedule:
@@ -50,8 +68,8 @@ class Schedule:
         """By accuracy: the last stage that was passed, or had all the updates it may have."""
         self.held = 1.0
         """The accuracy with which that stage ended: what the next attempt can be expected to come to."""
-        self.best = (0.0, 0)
-        """The accuracy with which the attempt under way last got on, and after how many updates of training that was."""
+        self.best = Best(0.0, None, 0)
+        """How far the attempt under way has got on."""
         self.unsmoothed = 0
         """Updates before smoothing sets in."""
         if options.advance == "steps":
@@ -69,7 +87,7 @@ class Schedule:
     def restart(self) -> None:
         """Forget the attempts that accuracy has led to."""
         if self.options.advance == "accuracy":
-            self.attempts, self.good, self.held, self.best = [Attempt(0, 0)], -1, 1.0, (0.0, 0)
+            self.attempts, self.good, self.held, self.best = [Attempt(0, 0)], -1, 1.0, Best(0.0, None, 0)
 
     @property
     def begins(self) -> list[int]:
@@ -103,8 +121,9 @@ class Schedule:
         first = self.options.first_steps or max(self.options.steps // 2, 1)
         return self.options.stage_steps if stage else first
 
-    def advance(self, done: int, accuracy: float) -> bool:
-        """After ``done`` updates, with that accuracy at their stage: whether another attempt is now set to begin.
+    def advance(self, done: int, accuracy: float, loss: float | None = None) -> bool:
+        """After ``done`` updates, with that accuracy at their stage: whether another attempt is now set to begin. The loss, if it
+        is known, tells that an attempt gets on before it has an answer right.
 
         The batch of the next update may be prepared already, so it begins with the one after it.
         """
@@ -112,14 +131,13 @@ class Schedule:
         if self.options.advance != "accuracy" or done <= began or self.good == self.stages - 1:
             return False
         begins = done + 1
-        if 1 - accuracy <= (1 - GAIN) * (1 - self.best[0]):
-            self.best = accuracy, done
+        self.best = self.best.after(done, accuracy, loss)
         passed, at_its_end = accuracy >= self.options.threshold, begins - began >= self.longest(stage)
-        stands = begins - max(began, self.best[1]) >= self.options.patience or at_its_end
+        stands = begins - max(began, self.best.at) >= self.options.patience or at_its_end
         stalls = self.may_go_back and accuracy <= NEARLY * self.held and stands
         if not (passed or stalls or at_its_end):
             return False
-        self.best = 0.0, begins
+        self.best = Best(0.0, None, begins)
         if passed or not stalls:
             self.good, self.held = stage, accuracy
             if stage == self.stages - 1:
