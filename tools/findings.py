@@ -300,7 +300,8 @@ def language_tables() -> dict[str, str]:
     """The tables of `lm compare`; that of parity is in the README as well."""
     found = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"] for name in LANGUAGE}
     written = _written({name: (own, found[name]) for name, own in LANGUAGE.items()})
-    return {**written, "lm-parity-summary": written["lm-parity"]}
+    summary = _written({"lm-parity-summary": (columns.LANGUAGE, found["lm-scattered"])})
+    return written | summary
 
 
 def finite_tables(found: Row) -> dict[str, str]:

@@ -274,10 +274,10 @@ STORED: Final = (
         "language",
         "Language models",
         "The same curricula on text, with an ordinary GPT-2.",
-        "lm-parity.json",
-        "internalize lm compare --methods log-icot icot --budget steps --replay-of counts --seeds 0:10 --stop-at 0.998 "
-        "--steps 2000 --eval-every 10 --eval-examples 256",
-        "2026-11-16",
+        "lm-scattered.json",
+        "internalize lm compare --methods log-icot icot adaptive --budget steps --seeds 0:10 --stop-at 0.998 --steps 2000 "
+        "--eval-every 10 --eval-examples 256",
+        "2026-11-17",
         _language,
     ),
 )

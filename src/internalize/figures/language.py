@@ -21,7 +21,7 @@ def draw_language(rows: Sequence[Row]) -> Drawing:
             if row["steps_to_99"] is not None:
                 label = "updates to 99 % (median)" if not height else None
                 axes.barh(height, row["steps_to_99"], 0.3, color=BLUE, label=label)
-            text = f" {row['exact_match']:.4f} exact match, {row['solved']} of {row['seeds']} seeds, {row['stages']} stages"
+            text = f" {row['exact_match']:.4f} exact match, {row['solved']} of {row['seeds']} seeds, {row['attempts']:.3g} stages"
             axes.text(row["steps"], height, text, va="center", fontsize=8, color=INK)
         axes.set_yticks(range(len(rows)), [str(row["method"]) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
