@@ -130,7 +130,10 @@ def test_language_models():
     rows = read_json(FOLDER / "lm-scattered.json")["rows"]
     (axes,) = draw_language(rows).figure.axes
     assert sorted(bar.get_extents().width for bar in axes.patches) == pytest.approx(
-        [axes.transData.transform((x, 0))[0] - axes.transData.transform((0, 0))[0] for x in (360, 390, 400, 481, 487, 506)]
+        [
+            axes.transData.transform((x, 0))[0] - axes.transData.transform((0, 0))[0]
+            for x in (360, 390, 400, 481, 487, 506)
+        ]
     )
 
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from matplotlib.collections import QuadMesh
 from torch import nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
 
 from internalize.cli import main
 from internalize.figures.reading import above_chance, draw_reading
@@ -19,6 +21,8 @@ from internalize.lm import Internalization
 from internalize.lm.kept import Kept, open_kept
 from internalize.lm.models import make_model
 from internalize.lm.probe import child_positions, probe, sequences_of
+from internalize.lm.removal import IGNORED
+from internalize.lm.signal import measure_signals
 from internalize.lm.states import Budget, read_states
 from internalize.lm.train import train
 from internalize.runs import Run
@@ -149,6 +153,33 @@ def test_attention_is_the_models_own(kept: Kept):
     ]  # slots of the two steps, and where they are predicted
     expected = [looks[:, [9, 8]].max().item(), looks[:, [10, 9]].max().item()]
     assert row["child_attention"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_pull_is_the_gradient_of_the_attention_score(kept: Kept):
+    """Of a single head, against a number that is added to each score through the model's own mask."""
+    sequences = sequences_of(kept, Budget(2, 2))
+    torch.manual_seed(0)
+    config = kept.model(3).config
+    config.n_layer = config.n_head = 1
+    config.initializer_range = 0.5
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    children = child_positions(kept, sequences)
+    found = measure_signals(model, sequences, children)
+    tokens = torch.tensor([row.tokens for row in sequences.rows])
+    labels = torch.tensor([row.labels for row in sequences.rows])
+    count, length = tokens.shape
+    causal = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)
+    mask = causal.expand(count, 1, length, length).clone().requires_grad_()
+    logits = model(tokens, attention_mask=mask).logits[:, :-1].transpose(1, 2)
+    each = cross_entropy(logits, labels[:, 1:], ignore_index=IGNORED, reduction="none").sum(1)
+    loss = each / (labels[:, 1:] != IGNORED).sum(1)
+    pull = -torch.autograd.grad(loss.sum(), mask)[0][:, 0].double()
+    scores = pull.mean(0) / (pull.var(0, correction=0) / count).sqrt()
+    answer = scores[8 + 1 + 2]  # from its separator
+    assert found.pull[1][2] == pytest.approx([answer[[9, 8]].max().item(), answer[[10, 9]].max().item()], rel=1e-3)
+    others = [answer[key].item() for key in range(8 + 1 + 3) if key not in (8, 9, 10)]
+    assert found.other_pull[1][2] == pytest.approx(sorted(others)[(len(others) - 1) // 2], rel=1e-3)
+    assert (found.pull[0], found.other_pull[0]) == ([None] * 3, [None] * 3)
 
 
 def test_what_is_kept_changes_nothing(run: Run, tmp_path: Path):

@@ -103,6 +103,8 @@ _COLUMNS = (
     "agreement",
     "attention",
     "signal/noise",
+    "pull",
+    "of others",
 )
 
 
@@ -115,6 +117,8 @@ def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for layers in by_step.values():
         best, last = max(layers, key=lambda row: row["probe"]), layers[-1]
         looks = [row["child_attention"] for row in layers if row["child_attention"]]
+        pulls = [(min(row["child_pull"]), row["other_pull"]) for row in layers if row["child_pull"]]
+        pull, others = max(pulls, default=(None, None))
         ratios = [row["gradient"] / row["gradient_error"] for row in layers if row["gradient_error"]]
         lines.append(
             {
@@ -123,6 +127,8 @@ def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "layer": best["layer"],
                 "attention": min(map(max, zip(*looks, strict=True))) if looks else None,
                 "signal/noise": max(ratios, default=None),
+                "pull": pull,
+                "of others": others,
             }
         )
     return lines

@@ -108,6 +108,8 @@ def _rows(kept: Kept, stage: int, budget: Budget, model: Any, before: Any) -> It
             measured["gradient"] = signals.gradient[layer][cell]
             measured["gradient_error"] = signals.gradient_error[layer][cell]
             measured["child_attention"] = signals.attention[layer][cell]
+            measured["child_pull"] = signals.pull[layer][cell]
+            measured["other_pull"] = signals.other_pull[layer][cell]
             elements.setdefault(element, []).append(measured)
         for element, several in elements.items():
             yield {

@@ -1,4 +1,5 @@
-r"""What the loss asks of a position, and what the position looks at: gradient signal over noise, attention on the children.
+r"""What the loss asks of a position, and what the position looks at: gradient signal over noise, attention on the children, and
+whether the loss would have it look at them.
 
 The gradient of an example's loss by the state at a position says in which direction that state should move. On average over
 all examples it would say nothing where a step is as often 0 as 1; so it is averaged over the examples whose step has one
@@ -7,6 +8,10 @@ value, and these means are what a weight would learn that writes the step there:
 .. math:: \text{signal}^2 = \sum_c p_c \, |\bar g_c|^2, \qquad \text{noise}^2 = \sum_c p_c \, s_c^2 / n_c
 
 with the means, the variances and the numbers of examples of each value c. Without any signal their ratio is about 1.
+
+The pull of a key is what a step of gradient descent adds to the score that it gets from the position's query: the mean over the
+examples over its standard error. It is this that the paper's stages rest on: the gradient of the children stands out from the
+noise of the others. The children of a node that cannot be found have a pull like any other key's.
 """
 
 from collections.abc import Sequence
@@ -34,6 +39,10 @@ class Signals:
     attention: list[list[list[float] | None]]
     """For each child the greatest over heads of the mean attention to its position or to the one that predicts it; None where
     children are not known, and for the embedding."""
+    pull: list[list[list[float] | None]]
+    """For each child the greatest pull over heads and over the same positions; None where attention is."""
+    other_pull: list[list[float | None]]
+    """The median over all other keys of their greatest pull over heads."""
 
 
 def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequence[tuple[int, ...]] | None]) -> Signals:
@@ -47,13 +56,20 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
     known = any(each is not None for each in children)
     attention = mean_attention(model, sequences) if known else []
     gradients: list[list[Tensor]] = []
+    pulls: list[_Pulls] = [_Pulls() for _ in attention]
     for some, batch in sequences.batches(model.device, EXAMPLES):
         labels = batch.pop("labels")
-        outputs = model(**batch, output_hidden_states=True, use_cache=False)
-        every: tuple[Tensor, ...] = outputs.hidden_states
-        found = torch.autograd.grad(_loss(outputs.logits, labels), every)
+        outputs = model(**batch, output_hidden_states=True, output_attentions=known, use_cache=False)
+        states: tuple[Tensor, ...] = outputs.hidden_states
+        looks: tuple[Tensor, ...] = outputs.attentions if known else ()
+        if not all(look.requires_grad for look in looks):  # attention that is told of, not used
+            looks, pulls = (), []
+        loss = _loss(outputs.logits, labels)
+        found = torch.autograd.grad(loss, [*states, *looks], allow_unused=True, materialize_grads=True)
         predicted = sequences.cells.predicted[some].to(model.device)
-        gradients.append([_at_cells(gradient, predicted).cpu() for gradient in found])
+        gradients.append([_at_cells(gradient, predicted).cpu() for gradient in found[: len(states)]])
+        for pull, look, gradient in zip(pulls, looks, found[len(states) :], strict=True):
+            pull.add(*(_at_cells(each.detach().transpose(1, 2), predicted).double().cpu() for each in (look, gradient)))
     signal: list[list[float]] = []
     noise: list[list[float]] = []
     for parts in zip(*gradients, strict=True):
@@ -61,8 +77,41 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
         signal.append([pair[0] for pair in pairs])
         noise.append([pair[1] for pair in pairs])
     nothing: list[list[float] | None] = [None] * len(children)
-    by_layer = [nothing, *([_on_children(layer, children) for layer in attention] or [nothing] * (len(signal) - 1))]
-    return Signals(signal, noise, by_layer)
+    nowhere: list[float | None] = [None] * len(children)
+    below = [nothing] * (len(signal) - 1)
+    scores = [pull.scores for pull in pulls]
+    return Signals(
+        signal,
+        noise,
+        [nothing, *([_on_children(layer, children) for layer in attention] or below)],
+        [nothing, *([_on_children(layer, children) for layer in scores] or below)],
+        [nowhere, *([_on_others(layer, children) for layer in scores] or [nowhere] * (len(signal) - 1))],
+    )
+
+
+class _Pulls:
+    """The pull of each key, cells × heads × keys, over batches of examples."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sums: Tensor | float = 0.0
+        self.squares: Tensor | float = 0.0
+
+    def add(self, attention: Tensor, gradient: Tensor) -> None:
+        """Examples × cells × heads × keys: attention, and the gradient of the loss by it; from it that by the scores below
+        the softmax.
+        """
+        pull = -attention * (gradient - (attention * gradient).sum(-1, keepdim=True))
+        self.count += len(pull)
+        self.sums = self.sums + pull.sum(0)
+        self.squares = self.squares + pull.square().sum(0)
+
+    @property
+    def scores(self) -> Tensor:
+        """Mean over standard error; 0 for keys that the causal mask hides."""
+        mean = torch.as_tensor(self.sums) / self.count
+        error = ((torch.as_tensor(self.squares) / self.count - mean.square()).clamp(min=0) / self.count).sqrt()
+        return torch.where(error > 0, mean / error, 0.0)
 
 
 def mean_attention(model: Any, sequences: Sequences) -> list[Tensor]:
@@ -117,3 +166,15 @@ def _on_children(attention: Tensor, children: Sequence[Sequence[tuple[int, ...]]
         None if each is None else [attention[cell][:, list(positions)].max().item() for positions in each]
         for cell, each in enumerate(children)
     ]
+
+
+def _on_others(scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[float | None]:
+    """From cells × heads × keys, the median over the keys that are seen and no child's of the greatest over heads."""
+    found: list[float | None] = []
+    for cell, each in enumerate(children):
+        best = scores[cell].max(0).values
+        seen = (scores[cell] != 0).any(0)
+        if each is not None:
+            seen[[place for positions in each for place in positions]] = False
+        found.append(best[seen].median().item() if each is not None and seen.any() else None)
+    return found
