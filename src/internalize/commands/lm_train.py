@@ -15,14 +15,14 @@ from internalize.lm.options import LmTrainOptions
 class LmTrain:
     """Train a language model on chains of thought and take them away, until it answers without writing them.
 
-    Without --model, a new GPT-2 of five layers learns 8-parity of 16 bits (about a minute). The run folder holds the
-    metrics of every evaluation and, in model/, a folder that transformers loads by itself. Ctrl-C saves and stops; --resume
-    goes on from there, or from a kill, to the same bits. Several processes: torchrun --nproc-per-node 2 -m internalize --
-    lm train …
+    Without --model, a new GPT-2 of five layers learns 8-parity of 16 bits (3000 updates, some minutes; with --stop-at
+    0.99 it ends once that is reached). The run folder holds the metrics of every evaluation and, in model/, a folder that
+    transformers loads by itself. Ctrl-C saves and stops; --resume goes on from there, or from a kill, to the same bits.
+    Several processes: torchrun --nproc-per-node 2 -m internalize -- lm train …
 
     For example:
 
-      $ internalize lm train --out runs/parity
+      $ internalize lm train --stop-at 0.99 --out runs/parity
       $ internalize lm train --data train.txt --model ./gpt2 --batch 32 --lr 5e-5 --out runs/mine
       $ internalize lm train --data multiply:digits=2 --layers 4 --method icot --advance steps --stage-steps 100
       $ internalize lm train --data train.txt --model ./mistral --lora-rank 16 --dtype bfloat16 --accumulate 8
