@@ -148,6 +148,8 @@ def test_commands_beside_stored_results_are_those_that_made_them():
         "lm-scattered",
         "lm-scattered-30",
         "lm-multiply",
+        "lm-multiply-scattered",
+        "lm-multiply-3",
         "lm-depth",
         "lm-probe",
         "lm-probe-multiply",

@@ -290,6 +290,8 @@ LANGUAGE: dict[str, Columns] = {
     "lm-parity-30": columns.LANGUAGE,
     "lm-scattered": scattered("lm-parity"),
     "lm-scattered-30": scattered("lm-parity-30"),
+    "lm-multiply-scattered": EQUAL,
+    "lm-multiply-3": EQUAL,
     "lm-multiply": EQUAL,
     "lm-depth": DEPTH,
 }
