@@ -129,7 +129,7 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/language-models.md",
-        "is below {:.0f} % of the last good stage's exact match and has not lost a {} of",
+        "is below {:.0f} % of the last good stage's exact match (both above chance) and has not lost a {} of",
         lambda: [100 * NEARLY, {0.1: "tenth"}[GAIN]],
     ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),

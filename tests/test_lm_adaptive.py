@@ -149,6 +149,15 @@ def test_what_can_be_expected_of_a_hard_task(explicit: float, then: Attempt):
     assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(20, 8), Attempt(26, 4), then]
 
 
+@pytest.mark.parametrize("explicit", [0.0, 0.48, 0.52])
+def test_what_was_never_learned_is_no_measure(explicit: float):
+    """Where the explicit stage ends at chance, a stage that is at chance as well has not nearly got there."""
+    schedule = Schedule(OPTIONS, 9, None, (0, 4, 8), chance=0.5)
+    for done in range(1, 60):
+        schedule.advance(done, 0.5 if schedule.attempts[-1].stage else explicit)
+    assert tried(schedule)[:4] == [0, 8, 4, 2]
+
+
 @given(st.integers(1, 60), st.lists(st.integers(1, 3), max_size=20), st.data())
 def test_any_course(length: int, levels: list[int], data: st.DataObject):
     """Whatever accuracies say: it comes to its end, no removal is smaller than a step, and none goes behind the last good one."""
@@ -299,6 +308,20 @@ def test_nothing_is_kept_that_is_not_needed(
     watch_updates(monkeypatch, look, lambda *_: None)
     train(replace(RUN, method=method, steps=14), 0, Run(tmp_path / "run"), checkpoint_steps=1)
     assert found == list(kept)
+
+
+def test_loss_is_measured_where_a_stage_may_be_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The model's own, on what is held out; it is in the metrics."""
+    monkeypatch.setattr(StageCallback, "exact_match", lambda *_: 1.0)
+    run = Run(tmp_path / "run")
+    train(replace(RUN, steps=8, threshold=1.0), 0, run)
+    explicit, first, *others = run.metrics()
+    assert (explicit["stage"], first["stage"]) == (1, 7)
+    assert 0.5 < first["held_out_loss"] < 4  # of six tokens
+    assert not any("held_out_loss" in line for line in (explicit, *others))  # nowhere to go back to; passed
+    monkeypatch.setattr(StageCallback, "held_out_loss", lambda *_: float("nan"))
+    with pytest.raises(InputError, match="the loss is nan after 4 updates"):
+        train(replace(RUN, steps=8, threshold=1.0), 0)
 
 
 def test_same_bits_as_all_at_once_if_nothing_stalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

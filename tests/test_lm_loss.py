@@ -121,7 +121,7 @@ def test_held_out_loss_is_that_of_each_example(hidden_loss: float, supervised: i
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(work.config).train()
     examples = [work.source.train(position) for position in range(150)]
-    loss, tokens = held_out_loss(model, work.text, work.stages, examples, work.stages.last)
+    loss, tokens = held_out_loss(model, work.text, work.stages, examples, work.stages.last, at_once=64)
     assert model.training
     assert tokens == supervised * len(examples)
     model.eval()

@@ -76,6 +76,9 @@ def test_scattered_replay(gone: list[bool], share: float, smoothing: float):
         ({"replay_of": "stages", "hidden_loss": 1.0}, "stages", 1.0),
         ({"removal": "delete"}, "counts", 0.0),  # deleted here and there, nobody could tell which step comes next
         ({"removal": "delete", "replay_of": "scattered"}, "scattered", 0.0),
+        ({"replay": 0.0}, "scattered", 0.0),  # nothing is replayed
+        ({"slots": 3}, "counts", 0.0),  # fewer slots than it would leave
+        ({"method": "cot"}, "scattered", 0.0),
         ({"method": "pause"}, "scattered", 0.0),  # its slots stand for nothing
         ({"method": "pause", "hidden_loss": 0.5}, "scattered", 0.5),
     ],

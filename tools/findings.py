@@ -251,7 +251,7 @@ def ahead(row: columns.Row) -> str:
 EQUAL: Columns = {
     **{
         name: columns.LANGUAGE[name]
-        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages")
+        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages gone through")
     },
     "ahead of linear (one-sided 95 %)": ahead,
     "updates": columns.LANGUAGE["updates in all"],
@@ -280,7 +280,11 @@ def over_counted(name: str) -> Callable[[columns.Row], str]:
 def scattered(counted: str) -> Columns:
     """Of a comparison with scattered replay, beside the one with replay of counts."""
     return {
-        **{name: cell for name, cell in columns.LANGUAGE.items() if name not in ("stages", "updates in all")},
+        **{
+            name: cell
+            for name, cell in columns.LANGUAGE.items()
+            if name not in ("stages gone through", "updates in all")
+        },
         "over linear's with replay of counts (95 %)": over_counted(counted),
     }
 

@@ -115,7 +115,7 @@ LANGUAGE: Final[Columns] = {
     "seeds": lambda row: str(row["seeds"]),
     "solved": lambda row: str(row["solved"]),
     "exact match (95 % over seeds)": interval("exact_match"),
-    "stages": lambda row: f"{row['attempts']:.3g}",
+    "stages gone through": lambda row: f"{row['attempts']:.3g}",
     "updates to 99 %": lambda row: number(row["steps_to_99"]),
     "of them after explicit": lambda row: number(row["steps_after_explicit"]),
     "over linear's (95 %)": over_linear,

@@ -8,7 +8,7 @@ import tyro
 
 from internalize.commands.lm_plan import PlanOptions
 from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
-from internalize.lm.options import Method, with_adaptive
+from internalize.lm.options import Method
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LmCompare:
         device = use_device(self.device, self.threads)
         quiet_transformers()
 
-        from internalize.lm.compare import DEFAULT_METHODS, compare
+        from internalize.lm.compare import compare
         from internalize.lm.jobs import How
 
         out = self.out or default_out("lm-compare")
@@ -69,7 +69,7 @@ class LmCompare:
         with Progress(f"lm compare {self.options.data}") as progress:
             rows = compare(
                 self.options,
-                self.methods or with_adaptive(DEFAULT_METHODS, self.options),
+                self.methods,
                 seeds,
                 ("steps", "tokens") if self.budget == "both" else (self.budget,),
                 out=out,

@@ -118,7 +118,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         best, last = max(layers, key=lambda row: row["probe"]), layers[-1]
         looks = [row["child_attention"] for row in layers if row["child_attention"]]
         pulls = [(min(row["child_pull"]), row["other_pull"]) for row in layers if row["child_pull"]]
-        pull, others = max(pulls, default=(None, None))
+        pull, others = max(pulls, key=lambda pair: pair[0], default=(None, None))
         ratios = [row["gradient"] / row["gradient_error"] for row in layers if row["gradient_error"]]
         lines.append(
             {

@@ -125,7 +125,9 @@ class StageCallback(TrainerCallback):
         if done % self.options.eval_every == 0 or ends or done in (self._stop_at, state.max_steps):
             model = kwargs["model"]
             accuracy = self.exact_match(model, stage, args)
-            loss = self.held_out_loss(model, stage, args) if self.schedule.may_go_back else None
+            loss = None
+            if self.schedule.may_go_back:
+                loss = _finite(self.held_out_loss(model, stage, args), done)
             control.should_log = True  # the Trainer knows the loss, and says it in on_log
             self._evaluated = {
                 "step": done,
@@ -159,9 +161,7 @@ class StageCallback(TrainerCallback):
         """Hand on the evaluation together with the mean of the training losses that were logged since the one before."""
         if "loss" not in kwargs.get("logs", {}):
             return
-        loss = float(kwargs["logs"]["loss"])
-        if not math.isfinite(loss):
-            raise InputError(f"the loss is {loss} after {state.global_step} updates; a smaller --lr or --clip may help")
+        loss = _finite(float(kwargs["logs"]["loss"]), state.global_step)
         self._losses = (self._losses[0] + loss, self._losses[1] + 1)
         if not self.keep_history:
             state.log_history.clear()
@@ -212,7 +212,7 @@ class StageCallback(TrainerCallback):
             "passed": accuracy >= self.options.threshold,
         }
         if self.options.budgets == "stages":
-            record["budgets"] = [self.exact_match(model, shown, args) for shown in range(self.stages.count)]
+            record["budgets"] = [self.exact_match(model, shown, args) for shown in self.stages.targets]
         if args.process_index == 0:
             self.on_stage_end(stage)
         self.finished_stages.append(record)
@@ -228,7 +228,8 @@ class StageCallback(TrainerCallback):
     def held_out_loss(self, model: Any, stage: int, args: TrainingArguments) -> float:
         """Loss on the held-out examples at a stage, a token that it supervises, shared out among the processes."""
         rank, world = _processes(args)
-        loss, tokens = held_out_loss(model, self.text, self.stages, self.validation[rank::world], stage)
+        at_once = max(self.options.batch // self.options.accumulate // world, 1)
+        loss, tokens = held_out_loss(model, self.text, self.stages, self.validation[rank::world], stage, at_once)
         loss, tokens = _summed([loss, tokens], model, world)
         return loss / tokens
 
@@ -294,6 +295,13 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 def _processes(args: Any) -> tuple[int, int]:
     """Which process of how many this is."""
     return args.process_index, args.world_size
+
+
+def _finite(loss: float, updates: int) -> float:
+    """The loss, or what to do about it."""
+    if not math.isfinite(loss):
+        raise InputError(f"the loss is {loss} after {updates} updates; a smaller --lr or --clip may help")
+    return loss
 
 
 def _summed(numbers: list[float], model: Any, processes: int) -> list[float]:

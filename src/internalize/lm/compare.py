@@ -25,7 +25,7 @@ from internalize.lm.against import against_linear, explicit_and_after
 from internalize.lm.internalization import SAMPLE, Internalization
 from internalize.lm.jobs import How, LmJob
 from internalize.lm.models import load_tokenizer
-from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_method
+from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_adaptive, with_method
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
 from internalize.lm.train import KIND, check_finished, run_config
@@ -169,7 +169,7 @@ def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> l
 
 def compare(
     options: LmTrainOptions,
-    methods: Sequence[Method] = DEFAULT_METHODS,
+    methods: Sequence[Method] = (),
     seeds: Sequence[int] = (0, 1, 2),
     budgets: Sequence[Budget] = ("steps", "tokens"),
     *,
@@ -187,7 +187,7 @@ def compare(
 
     Args:
         options: what the runs have in common; its method does not matter.
-        methods: which to compare.
+        methods: which to compare. Default: all but icot-steps and doubling, adaptive where stages end by accuracy.
         seeds: of the runs. Schedules and expected tokens are those of the first one's data.
         budgets: what is to be equal.
         out: a folder for all of it.
@@ -202,6 +202,7 @@ def compare(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
+    methods = methods or with_adaptive(DEFAULT_METHODS, options)
     out, methods, budgets = Path(out), tuple(dict.fromkeys(methods)), tuple(dict.fromkeys(budgets))
     _check(options, methods, seeds, budgets, jobs, how)
     if Run(out).exists:

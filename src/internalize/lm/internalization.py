@@ -1,5 +1,6 @@
 """Everything that a plain `transformers.Trainer` needs to internalize a chain of thought, built from options and data."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -67,7 +68,9 @@ class Internalization:
         """Positions that the longest sequence needs, at whatever stage."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         targets = self.stages.targets if options.subdivides else None
-        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, targets)
+        answers = Counter(example.answer for example in validation)
+        chance = max(answers.values(), default=0) / max(len(validation), 1)
+        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, targets, chance)
         self.positions = Positions(options.steps * options.batch)
         self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
         self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)

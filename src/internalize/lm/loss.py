@@ -22,10 +22,6 @@ _NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_n
 """What architectures call the norm between the last layer and the head."""
 
 
-_AT_ONCE: Final = 128
-"""Held-out examples."""
-
-
 class LayeredLoss:
     """Cross-entropy of the next token, and so many times its mean over the layers below the last; for a Trainer's
     ``compute_loss_func``. The model must be called with ``output_hidden_states=True``.
@@ -63,18 +59,18 @@ def last_norm(model: Any) -> nn.Module | None:
 
 
 def held_out_loss(
-    model: Any, text: TextFormat, stages: TextStages, examples: Sequence[Example], stage: int
+    model: Any, text: TextFormat, stages: TextStages, examples: Sequence[Example], stage: int, at_once: int
 ) -> tuple[float, int]:
-    """Cross-entropy of what a stage supervises, over the examples' tokens, and how many tokens these are. Hidden slots count
-    if training asks anything of them.
+    """Cross-entropy of what a stage supervises, over the examples' tokens, and how many tokens these are, with so many
+    examples at once. Hidden slots count if training asks anything of them.
     """
     options, total, tokens = stages.options, 0.0, 0
     model = model.module if hasattr(model, "module") else model  # of several processes
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        for start in range(0, len(examples), _AT_ONCE):
-            chains = text.chains(examples[start : start + _AT_ONCE])
+        for start in range(0, len(examples), at_once):
+            chains = text.chains(examples[start : start + at_once])
             rows = [
                 stages.sequence(
                     chain,

@@ -49,7 +49,7 @@ class CurriculumOptions:
     replay_of: ReplayOf = "auto"
     """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one.
     scattered: of the whole chain every step (or token) is hidden or shown by a chance of its own, in its place. auto:
-    scattered for pad; counts for delete, where nobody could tell which step comes next."""
+    scattered for pad; counts for delete, where nobody could tell which step comes next, and where --slots are few."""
     hidden_loss: float | None = None
     """For pad: fraction of the examples whose hidden slots still have to predict their tokens. Default: all with scattered
     replay, else none."""
@@ -114,7 +114,7 @@ class CurriculumOptions:
     def replayed(self) -> Replay:
         """`replay_of`, resolved."""
         if self.replay_of == "auto":
-            return "scattered" if self.removal == "pad" else "counts"
+            return "scattered" if self.removal == "pad" and self.slots is None else "counts"
         return self.replay_of
 
     @property
@@ -122,7 +122,8 @@ class CurriculumOptions:
         """`hidden_loss`, resolved. Without a curriculum slots stand for nothing, unless it is asked for."""
         if self.hidden_loss is not None:
             return self.hidden_loss
-        return float(self.removal == "pad" and self.method != "pause" and self.replayed == "scattered")
+        scatters = self.removal == "pad" and self.replay > 0 and self.replayed == "scattered"
+        return float(scatters and self.method not in ("none", "cot", "pause"))
 
     @property
     def padded(self) -> bool:
@@ -142,9 +143,9 @@ class ScheduleOptions:
     stage_steps: int = 1000
     """Updates of a stage after the first; with --advance accuracy the most it gets."""
     patience: int = 600
-    """For adaptive: a stage below 75 % of the last good one's exact match that has lost neither a tenth of its errors nor of its
-    held-out loss for so many updates (or has had --stage-steps, if it is not the last) is given up, unless it removes a
-    single step. Training goes back to the weights of the last good stage, and tries less."""
+    """For adaptive: a stage below 75 % of the last good one's exact match (both above chance) that has lost neither a tenth of its
+    errors nor of its held-out loss for so many updates (or has had --stage-steps, if it is not the last) is given up,
+    unless it removes a single step. Training goes back to the weights of the last good stage, and tries less."""
     first_steps: int | None = None
     """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
     stages_per_epoch: float = 8.0
@@ -245,7 +246,8 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
     test_examples: int = 4096
     """Held-out examples of the last evaluation, with the whole chain hidden."""
     budgets: Literal["never", "end", "stages"] = "end"
-    """When to measure exact match for every budget of shown steps, that is at every stage: at the end, or after each stage."""
+    """When to measure exact match for every budget of shown steps, that is at every stage (of adaptive those of log-icot): at
+    the end, or after each stage."""
     keep_stages: bool = False
     """Keep the model at the end of every stage in the run folder, for lm probe: where each step can be read."""
 

@@ -69,7 +69,8 @@ def _budgets(stages: TextStages, stage: int, hidden: Sequence[int]) -> Iterator[
     if hidden:
         yield from (Budget.of(stages, count) for count in dict.fromkeys(hidden))
         return
-    for number in sorted({min(stage - 1, stages.last), min(stage, stages.last), stages.last}):
+    following = next((planned for planned in stages.planned if planned >= stage), stages.last)
+    for number in sorted({min(stage - 1, stages.last), following, stages.last}):
         yield stage_budget(stages, number)
 
 

@@ -12,7 +12,8 @@ from internalize.lm.options import ScheduleOptions
 GAIN: Final = 0.1
 """The part of its errors, or of its loss, that an attempt must lose to count as getting on."""
 NEARLY: Final = 0.75
-"""The part of the last good stage's exact match above which an attempt is not given up, however slowly it gets on."""
+"""The part of what the last good stage had above chance: with more than that, an attempt is not given up, however slowly it
+gets on."""
 
 
 class Attempt(NamedTuple):
@@ -58,10 +59,13 @@ class Schedule:
         stages: int,
         updates_per_epoch: int | None,
         targets: Sequence[int] | None = None,
+        chance: float = 0.0,
     ) -> None:
         self.options = options
         self.stages = stages
         self.targets = targets
+        self.chance = chance
+        """Exact match of whoever always gives the most frequent answer."""
         self.attempts = [Attempt(0, 0)]
         """In the order of training."""
         self.good = -1
@@ -134,7 +138,8 @@ class Schedule:
         self.best = self.best.after(done, accuracy, loss)
         passed, at_its_end = accuracy >= self.options.threshold, begins - began >= self.longest(stage)
         stands = begins - max(began, self.best.at) >= self.options.patience or at_its_end
-        stalls = self.may_go_back and accuracy <= NEARLY * self.held and stands
+        nearly = self.chance + NEARLY * max(self.held - self.chance, 0)
+        stalls = self.may_go_back and accuracy <= nearly and stands
         if not (passed or stalls or at_its_end):
             return False
         self.best = Best(0.0, None, begins)

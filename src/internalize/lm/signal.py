@@ -11,7 +11,8 @@ with the means, the variances and the numbers of examples of each value c. Witho
 
 The pull of a key is what a step of gradient descent adds to the score that it gets from the position's query: the mean over the
 examples over its standard error. It is this that the paper's stages rest on: the gradient of the children stands out from the
-noise of the others. The children of a node that cannot be found have a pull like any other key's.
+noise of the others. (Not all of it is information: in a model that nobody has trained every key has a pull, because attention
+anywhere changes the output. It is the difference from other keys that tells.)
 """
 
 from collections.abc import Sequence
@@ -84,7 +85,7 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
         signal,
         noise,
         [nothing, *([_on_children(layer, children) for layer in attention] or below)],
-        [nothing, *([_on_children(layer, children) for layer in scores] or below)],
+        [nothing, *([_on_children(layer, _pulled(layer, children)) for layer in scores] or below)],
         [nowhere, *([_on_others(layer, children) for layer in scores] or [nowhere] * (len(signal) - 1))],
     )
 
@@ -166,6 +167,13 @@ def _on_children(attention: Tensor, children: Sequence[Sequence[tuple[int, ...]]
         None if each is None else [attention[cell][:, list(positions)].max().item() for positions in each]
         for cell, each in enumerate(children)
     ]
+
+
+def _pulled(
+    scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]
+) -> list[Sequence[tuple[int, ...]] | None]:
+    """The children of cells whose loss asks anything of the layer: below the last, hidden ones are asked by others."""
+    return [each if bool((scores[cell] != 0).any()) else None for cell, each in enumerate(children)]
 
 
 def _on_others(scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[float | None]:

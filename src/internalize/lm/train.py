@@ -294,8 +294,8 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
     }
     if options.budgets != "never":
         result["budgets"] = [
-            {"stage": stage + 1, "hidden": hidden, "exact_match": callback.exact_match(model, stage)}
-            for stage, hidden in enumerate(work.stages.hidden)
+            {"stage": stage + 1, "hidden": work.stages.hidden[stage], "exact_match": callback.exact_match(model, stage)}
+            for stage in work.stages.targets
         ]
     return result
 
