@@ -141,7 +141,7 @@ CLAIMS: list[Claim] = [
     ),
     (
         "README.md",
-        "Parity of {} among {}, with the loss at every layer (`--layer-loss {:.0f}`): {} seeds of {}",
+        "Parity of {} among {}, with the loss at every layer (`--layer-loss {:.0f}`) and the former replay: {} seeds of {}",
         deep_parity,
     ),
     (

@@ -368,7 +368,7 @@ def wait_until(true: Any) -> None:
     ("changes", "message"),
     [
         ({"methods": ["log-icot", "magic"]}, "method='magic' is not one of none, cot"),
-        ({"methods": []}, "nothing to compare"),
+        ({"budgets": []}, "nothing to compare"),
         ({"budgets": ["seconds"]}, "budget='seconds' is not one of steps, tokens"),
         ({"seeds": (0, 0)}, "seeds=(0, 0) name a seed twice"),
         ({"seeds": (-1,)}, "seed=-1 is outside"),

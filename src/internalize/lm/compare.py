@@ -242,8 +242,8 @@ def _check(
     jobs: int,
     how: How,
 ) -> None:
-    if not (methods and seeds and budgets):
-        raise InputError("nothing to compare: of methods, seeds and budgets name at least one each")
+    if not (seeds and budgets):
+        raise InputError("nothing to compare: name at least one seed and one budget")
     if len(set(seeds)) != len(seeds):
         raise InputError(f"seeds={tuple(seeds)} name a seed twice")
     for name, values, known in (("method", methods, METHODS), ("budget", budgets, get_args(Budget))):
