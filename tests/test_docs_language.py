@@ -132,6 +132,11 @@ CLAIMS: list[Claim] = [
         "is below {:.0f} % of the last good stage's exact match (both above chance) and has not lost a {} of",
         lambda: [100 * NEARLY, {0.1: "tenth"}[GAIN]],
     ),
+    (
+        "docs/language-models.md",
+        "On seed 0, which all have, `adaptive` has {:.3f}, `log-icot` {:.3f} and `icot` {:.3f}",
+        lambda: [r["each"][0]["exact_match"] for r in stored("lm-multiply-3")["rows"][:3]],
+    ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
 ]
 
