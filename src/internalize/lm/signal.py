@@ -172,7 +172,7 @@ def _on_children(attention: Tensor, children: Sequence[Sequence[tuple[int, ...]]
 def _pulled(
     scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]
 ) -> list[Sequence[tuple[int, ...]] | None]:
-    """The children of cells whose loss asks anything of the layer: below the last, hidden ones are asked by others."""
+    """The children, but None for a cell whose keys have no pull at all: the loss asks nothing of its position in this layer."""
     return [each if bool((scores[cell] != 0).any()) else None for cell, each in enumerate(children)]
 
 
