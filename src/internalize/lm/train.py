@@ -87,6 +87,8 @@ def train(
             run.drop_trainer()  # left by a kill after the result
         return run.result
     work, model = _prepared(options, seed, say if first else lambda line: None)
+    if device == "cpu" and options.dtype == "bfloat16":
+        model.set_attn_implementation("eager")  # torch's own has a backward pass there that is ten times slower
     with contextlib.ExitStack() as held:
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
