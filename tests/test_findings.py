@@ -3,9 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.findings import BENCH, FAULTS, PAGES, STORED, all_tables, filled
+from tools.seeds import with_more_seeds
 
 ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 TABLES = all_tables()
@@ -61,3 +63,42 @@ def test_what_the_page_of_reliability_rests_on():
     rows = json.loads(FAULTS.read_text(encoding="utf-8"))["rows"]
     assert [row for row in rows if row["lost"] or row["survived"] != row["tried"]] == []
     assert {"kills", "writes", "together", "load"} <= {row["family"] for row in rows}
+
+
+@pytest.mark.parametrize("name", ["lm-parity-30", "lm-multiply"])
+def test_seeds_that_are_added_are_those_of_one_call(name: str):
+    """Of a comparison in two parts the tool makes the rows of the whole."""
+    whole = json.loads((STORED.parent / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+
+    def part(*seeds: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for row in whole:
+            each = [run for run in row["each"] if run["seed"] in seeds]
+            right = [run["exact_match"] for run in each]
+            found = {"seeds": len(each), "reached": sum(len(run["steps"]) == row["stages"] for run in each)}
+            rows.append({**row, **found, "each": each, "exact_match": sum(right) / len(each), "solved": -1})
+        return rows
+
+    made = with_more_seeds(part(0, 3), part(1, 2, *range(4, 10)), 4096)
+    keys = (
+        "seeds",
+        "solved",
+        "steps",
+        "reached",
+        "exact_match",
+        "exact_match_low",
+        "exact_match_high",
+        "tokens",
+        "attempts",
+    )
+    for row, own in zip(whole, made, strict=True):
+        assert [own[key] for key in keys] == pytest.approx([row[key] for key in keys], rel=1e-4)
+        assert own["each"] == row["each"]
+        for key, value in (row["against_linear"] or {}).items():
+            assert own["against_linear"][key] == (value if value is None else pytest.approx(value, rel=1e-3, abs=1e-6))
+        after = sorted(run["after_explicit"] for run in own["each"]) if row["steps_after_explicit"] else []
+        assert own["steps_after_explicit"] == (after[(len(after) - 1) // 2] if after else None)
+    with pytest.raises(SystemExit, match="one of the seeds"):
+        with_more_seeds(part(0, 1), part(1, 2), 4096)
+    others = [{**row, "layers": 99} for row in part(1)]
+    assert len(with_more_seeds(part(0), others, 4096)) == 2 * len(whole)

@@ -1,10 +1,11 @@
 """The tables of docs/findings.md, docs/speed.md, docs/language-models.md, docs/reliability.md, docs/finite-n.md and of the README,
 from the stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and `make faults` and of
-benchmarks/prediction_table.py: `python tools/findings.py` writes them in.
+benchmarks/prediction_table.py: `python -m tools.findings` writes them in.
 
 With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
-folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command; with
+folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command (with
+`--lm-seeds NAME FOLDER …`, as further seeds of the rows that are there); with
 `--rows NAME FOLDER …` the same of `compare`, for numbers in prose, and with `--probe NAME FOLDER` what `lm probe --out` read in the
 final model with everything hidden.
 """
@@ -16,9 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.seeds import with_more_seeds
+
 from internalize import columns
 from internalize.columns import Columns, Table
-from internalize.lm import against
+from internalize.lm import LmTrainOptions, against
 from internalize.results import FOLDER
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -88,13 +91,16 @@ def store_bench(folder: Path) -> None:
     BENCH.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
-def store_lm(name: str, folders: Iterable[Path]) -> None:
+def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) -> None:
     """Keep the rows of language models: not the paths of this machine."""
     rows: list[Row] = []
     for row in _read(folders):
         config = json.loads((Path(row["runs"][0]) / "config.json").read_text(encoding="utf-8"))
         asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every")}
         rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
+    if more_seeds:
+        stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        rows = with_more_seeds(stored, rows, LmTrainOptions().test_examples)
     _write(name, rows)
 
 
@@ -353,8 +359,8 @@ def main() -> None:
         store(Path(folder) for folder in sys.argv[2:])
     if sys.argv[1:2] == ["--bench"]:
         store_bench(Path(sys.argv[2]))
-    if sys.argv[1:2] == ["--lm"]:
-        store_lm(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
+    if sys.argv[1:2] in (["--lm"], ["--lm-seeds"]):
+        store_lm(sys.argv[2], [Path(folder) for folder in sys.argv[3:]], more_seeds=sys.argv[1] == "--lm-seeds")
     if sys.argv[1:2] == ["--rows"]:
         store_rows(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
     if sys.argv[1:2] == ["--probe"]:

@@ -1,0 +1,68 @@
+"""Stored rows of `lm compare` with further seeds: of runs that were made elsewhere or later, by the same options.
+
+A row holds what each of its seeds came to, so what it says of all of them can be computed again. Means that are kept of the
+row alone (tokens, seconds) are weighted by the seeds.
+"""
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from internalize.lm.against import against_linear
+from internalize.rows import lower_median, over_seeds
+
+Row = dict[str, Any]
+_MEANS = ("tokens", "tokens_per_answer", "seconds")
+
+
+def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) -> list[Row]:
+    """The rows, those about the same thing made one, and what each then is ahead of linear ICoT by.
+
+    Args:
+        rows: as stored.
+        more: other rows of the same comparison; those of methods that the first do not have come after them.
+        questions: that each seed was asked in the end.
+    """
+    found = list(rows)
+    for row in more:
+        place = next((i for i, other in enumerate(found) if _subject(other) == _subject(row)), None)
+        if place is None:
+            found.append(row)
+        else:
+            found[place] = _together(found[place], row, questions)
+    return against_linear(found)
+
+
+def _subject(row: Row) -> tuple[object, ...]:
+    return tuple(row.get(key) for key in ("data", "layers", "layer_loss", "eval_every", "budget", "method"))
+
+
+def _together(one: Row, other: Row, questions: int) -> Row:
+    each = sorted([*one["each"], *other["each"]], key=lambda run: run["seed"])
+    seeds = [run["seed"] for run in each]
+    if len(set(seeds)) < len(seeds):
+        raise SystemExit(f"{one['method']}: both have one of the seeds {seeds}")
+    if one["stages"] != other["stages"] or one["stage_steps"] != other["stage_steps"]:
+        raise SystemExit(f"{one['method']}: {one['stages']} and {other['stages']} stages are not of one comparison")
+    exact = over_seeds([run["exact_match"] for run in each], questions)
+    solved = [None if run["after_explicit"] is None else run["explicit"] + run["after_explicit"] for run in each]
+    if one["stages"] == 1:  # what a single stage took is in the row alone
+        if one["steps_to_99"] is not None or other["steps_to_99"] is not None:
+            raise SystemExit(f"{one['method']}: when each seed was at 99 % is not stored")
+        solved = [None] * len(each)
+    weights = [one["seeds"], other["seeds"]]
+    return {
+        **one,
+        "seeds": len(each),
+        "exact_match": exact["accuracy"],
+        "exact_match_low": exact["accuracy_low"],
+        "exact_match_high": exact["accuracy_high"],
+        "solved": exact["solved"],
+        "reached": one["reached"] + other["reached"],
+        "attempts": statistics.fmean(len(run["steps"]) for run in each),
+        "steps": round(statistics.fmean(sum(run["steps"]) for run in each)),
+        **{key: statistics.fmean([one[key], other[key]], weights) for key in _MEANS},
+        "steps_to_99": lower_median(solved),
+        "steps_after_explicit": lower_median([run["after_explicit"] for run in each]),
+        "each": each,
+    }
