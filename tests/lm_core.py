@@ -77,9 +77,10 @@ def curricula(draw: st.DrawFn) -> CurriculumOptions:
         cutoff=draw(st.none() | st.integers(1, 9)) if linear else None,
         smoothing=draw(st.sampled_from((0.5, 4.0, float("inf")))) if method != "cot" else float("inf"),
         replay=draw(st.sampled_from((0.0, 0.5, 1.0))),
-        replay_of=draw(st.sampled_from(("stages", "counts"))),
+        replay_of=draw(st.sampled_from(("stages", "counts", "scattered"))),
         hidden_loss=draw(st.sampled_from((0.0, 0.5, 1.0))) if padded else 0.0,
     )
 
 
-chances = st.lists(st.floats(0, 1, exclude_max=True), min_size=4, max_size=4)
+chances = st.lists(st.floats(0, 1, exclude_max=True), min_size=12, max_size=12)
+"""Four, and one for each of the steps of scattered replay."""

@@ -337,10 +337,17 @@ def test_at_most_so_many_slots():
 
 @given(curricula(), data_sets(), chances, st.data())
 def test_any_training_row(options: CurriculumOptions, chains: list[Chain], chance: list[float], data: st.DataObject):
-    """Any row: its slots are those of its stage or of its count, and replay hides no more than the stage."""
+    """Any row: its slots are those of its stage or of its count, and replay hides no more than the stage; but scattered
+    replay, which hides any units, has a slot for each of their tokens.
+    """
     stages = TextStages.measure(options, chains, SLOT)
     c, stage = data.draw(st.sampled_from(chains)), data.draw(st.integers(0, stages.last))
     row = stages.training(c, stage, chance, smooth=False)
+    if options.replayed == "scattered" and chance[0] < options.replay and stage:
+        rest = [unit for unit in c.units if unit[0] in row.tokens]
+        assert [token for token in row.tokens if token != SLOT] == [*PROMPT, *sum(rest, ()), *ANSWER]
+        assert len(row.tokens) == (len(c) if options.padded else len(PROMPT + ANSWER) + sum(map(len, rest)))
+        return
     shown = len(row.tokens) - row.tokens.count(SLOT) - len(PROMPT + ANSWER)
     at_stage = stages.hidden_units(c, stage)
     units = reversed(c.units) if options.side == "left" else iter(c.units)

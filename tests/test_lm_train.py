@@ -109,6 +109,9 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
     assert [m["tokens"] for m in one.metrics()] == [m["tokens"] for m in two.metrics()]
     assert [s["steps"] for s in one.result["stages"]] == [s["steps"] for s in two.result["stages"]]
     assert [s["hidden"] for s in one.result["stages"]] == [0, 2, 1, 2]  # both have gone back
+    losses = [[m["held_out_loss"] for m in run.metrics() if "held_out_loss" in m] for run in (one, two)]
+    assert losses[0]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)  # of 17 examples, shared out
 
 
 def free_port() -> int:
