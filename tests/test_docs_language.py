@@ -5,7 +5,7 @@ from typing import Any
 
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.schedule import GAIN, NEARLY
-from internalize.lm.source import _OF, open_source
+from internalize.lm.source import _OF, _SHARES, _share, open_source
 from tests.claims import WORDS, Claim, assert_on_page, each, spaced, stored
 from tests.pages import text
 
@@ -66,10 +66,18 @@ def different(data: str) -> int:
     return len({example.question for example in open_source(data, 0).test(LmTrainOptions().test_examples)})
 
 
+def test_every_product_held_out_for_the_test_is_asked():
+    products = (
+        f"{one % 10} {one // 10} * {other % 10} {other // 10}" for one in range(10, 100) for other in range(10, 100)
+    )
+    assert sum(_SHARES.get(_share(question)) == "test" for question in products) == different("multiply:digits=2")
+
+
 CLAIMS: list[Claim] = [
     (
         "docs/language-models.md",
-        "on {} held-out questions a seed, drawn with repetition (of seed 0 at n = 16 {} different ones, for 2 × 2 {} of 506)",
+        "on {} held-out questions a seed, drawn with repetition (of seed 0 at n = 16 {} different ones; for 2 × 2 all {} that "
+        "there are)",
         lambda: [
             spaced(LmTrainOptions().test_examples),
             *(spaced(different(data)) for data in ("parity:n=16,k=8", "multiply:digits=2")),
