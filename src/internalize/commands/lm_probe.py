@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, say, use_device
+from internalize.console import Flag, print_json, print_table, print_text, say, use_device
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,9 @@ class LmProbe:
 
     A linear probe is fitted to half of the examples and judged on the other, at the position that has to predict the step;
     the model's own head reads there, too. Beside them: what the loss asks of that position (gradient over noise), how
-    much it attends to what the step is made of (for parity), and whether a stage has moved what was learned before.
+    much it attends to what the step is made of (for parity), and whether a stage has moved what was learned before. Below the
+    table a line for each stage: which steps are missing, and why (lost, waiting for others, there too late, or too faint a
+    signal).
 
     For example:
 
@@ -87,6 +89,8 @@ class LmProbe:
             print_json(result)
         else:
             print_table(_summary(result["rows"]), _COLUMNS)
+            for account in result["accounts"]:
+                print_text(_told(account))
         return 0
 
 
@@ -106,6 +110,15 @@ _COLUMNS = (
     "pull",
     "of others",
 )
+
+
+def _told(account: dict[str, Any]) -> str:
+    """An account of a stage in a line."""
+    missing = [f"{each['step']} ({each['reason']})" for each in account["missing"]]
+    of = f"stage {account['stage']}, {account['hidden']} hidden, {account['steps']} steps with the answer"
+    what = "collapsed" if account["collapsed"] else f"missing {', '.join(missing)}" if missing else "all are read"
+    found = f"; new here: {', '.join(map(str, account['found']))}" if account["found"] else ""
+    return f"{of}: {what}{found}"
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

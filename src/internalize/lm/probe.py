@@ -14,6 +14,7 @@ from torch import Tensor
 
 from internalize.counter import words
 from internalize.errors import InputError
+from internalize.lm.account import accounts
 from internalize.lm.chains import TextFormat
 from internalize.lm.discriminant import chance, fit, tally
 from internalize.lm.kept import FEWEST, Kept
@@ -56,6 +57,7 @@ def probe(
         "steps": len(kept.levels),
         "levels": kept.levels,
         "rows": rows,
+        "accounts": accounts(rows, dict(enumerate(stages.hidden, 1)), _made_of(kept)),
         "seconds": round(time.perf_counter() - began, 3),
     }
 
@@ -170,6 +172,15 @@ def child_positions(kept: Kept, sequences: Sequences) -> list[list[tuple[int, ..
         return int(cells.own[0, cell]), int(cells.predicted[0, cell])
 
     return [list(map(positions, kept.children[element])) for element, _ in cells.keys]
+
+
+def _made_of(kept: Kept) -> list[list[int]] | None:
+    """For each step, and last the answer, the steps that it is made of, from 1; None where that is not known."""
+    asked = {len(example.question.split()) for example in kept.examples}
+    if kept.children is None or len(asked) != 1 or len(kept.children) != len(kept.levels) + 1:
+        return None
+    (count,) = asked
+    return [[child - count + 1 for child in own if child >= count] for own in kept.children]
 
 
 def fitting_half(seed: int, count: int) -> Tensor:
