@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from internalize.lm.account import ABOVE
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.schedule import GAIN, NEARLY
 from internalize.lm.source import _OF, _SHARES, _share, open_source
@@ -53,6 +54,18 @@ def read_in_multiplication() -> list[int]:
     )
     assert one == other
     return [one, answer]
+
+
+def stalled() -> list[str]:
+    """Of runs without replay: how many of how many end at chance, and on how many a step is lost, or faint."""
+    rows = [r for r in stored("lm-stalls")["rows"] if not r["replay"]]
+    wrong = [{each["reason"] for each in r["account"]["missing"]} for r in rows if r["exact_match"] < 0.6]
+    lost, faint = (sum(reason in each for each in wrong) for reason in ("lost", "faint"))
+    assert lost + faint == len(wrong)
+    assert all(
+        r["exact_match"] >= 0.99 and not r["account"]["missing"] for r in stored("lm-stalls")["rows"] if r["replay"]
+    )
+    return [WORDS[len(wrong)], WORDS[len(rows)], WORDS[lost], {3: "third"}[lost + faint]]
 
 
 def explicit(name: str, seed: int) -> int:
@@ -170,6 +183,17 @@ CLAIMS: list[Claim] = [
         "On seed 0, which all have, `adaptive` has {:.3f}, `log-icot` {:.3f} and `icot` {:.3f}",
         lambda: [r["each"][0]["exact_match"] for r in stored("lm-multiply-3")["rows"][:3]],
     ),
+    (
+        "docs/language-models.md",
+        "Without replay {} seeds of {} end at chance. On {} of them a circuit is lost: the model that stage 3 begins with has both "
+        "steps of level 2, and while the answer is at chance, nothing asks for them any more, and they go. On the {} a step",
+        stalled,
+    ),
+    (
+        "docs/language-models.md",
+        "would the loss have it look at both, by {} the pull of other keys",
+        lambda: [{2.0: "twice"}[ABOVE]],
+    ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
 ]
 
@@ -189,6 +213,7 @@ def test_commands_beside_stored_results_are_those_that_made_them():
         "lm-multiply-scattered",
         "lm-multiply-3",
         "lm-depth",
+        "lm-stalls",
         "lm-probe",
         "lm-probe-multiply",
     ):

@@ -44,7 +44,7 @@ def store(folders: Iterable[Path]) -> None:
 
 def store_rows(name: str, folders: Iterable[Path]) -> None:
     """Keep the rows of other comparisons."""
-    _write(name, _kept(folders))
+    write_rows(name, _kept(folders))
 
 
 def store_probe(name: str, folder: Path) -> None:
@@ -52,7 +52,7 @@ def store_probe(name: str, folder: Path) -> None:
     rows = json.loads((folder / "result.json").read_text(encoding="utf-8"))["rows"]
     last = max((row["stage"], row["hidden"]) for row in rows)
     keys = ("layer", "step", "level", "chance", "probe")
-    _write(name, [{key: row[key] for key in keys} for row in rows if (row["stage"], row["hidden"]) == last])
+    write_rows(name, [{key: row[key] for key in keys} for row in rows if (row["stage"], row["hidden"]) == last])
 
 
 def _read(folders: Iterable[Path]) -> list[Row]:
@@ -71,7 +71,7 @@ def _lines(rows: Iterable[Row]) -> str:
     return ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
 
 
-def _write(name: str, rows: Iterable[Row]) -> None:
+def write_rows(name: str, rows: Iterable[Row]) -> None:
     """Rows into a file that has the command and the date before them; they stay."""
     path = FOLDER / f"{name}.json"
     before: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -101,7 +101,7 @@ def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) ->
     if more_seeds:
         stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
         rows = with_more_seeds(stored, rows, LmTrainOptions().test_examples)
-    _write(name, rows)
+    write_rows(name, rows)
 
 
 def _tried(row: Row) -> Row:
@@ -272,6 +272,23 @@ DEPTH: Columns = {
 }
 
 
+def reasons(row: columns.Row) -> str:
+    """What is missing in the end, and why."""
+    found = [f"{each['step']} {each['reason']}" for each in row["account"]["missing"]]
+    return ", ".join(found) or "–"
+
+
+STALLS: Columns = {
+    "data": lambda row: f"`{row['data']}`",
+    "layers": lambda row: str(row["layers"]),
+    "replay": lambda row: row["replay_of"] if row["replay"] else "none",
+    "seed": lambda row: str(row["seed"]),
+    "exact match": lambda row: f"{row['exact_match']:.4f}",
+    "updates by stage": lambda row: ", ".join(map(columns.number, row["steps"])),
+    "steps missing in the end, and why": reasons,
+}
+
+
 def over_counted(name: str) -> Callable[[columns.Row], str]:
     """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
 
@@ -304,6 +321,7 @@ LANGUAGE: dict[str, Columns] = {
     "lm-multiply-3": EQUAL,
     "lm-multiply": EQUAL,
     "lm-depth": DEPTH,
+    "lm-stalls": STALLS,
 }
 """Of each stored comparison of language models."""
 
