@@ -1,10 +1,13 @@
 """Why a stage has not got on: each reason where it holds, and the next one where it does not."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from internalize.cli import main
+from internalize.files import write_json
 from internalize.lm.account import ABOVE, READ, accounts, read_from
 from internalize.lm.kept import open_kept
 from internalize.lm.probe import probe
@@ -16,6 +19,7 @@ MADE_OF = [[], [], [1, 2]]
 """Two steps of the question's bits, and the answer of both."""
 LAYERS = 3
 OWN = {1: 0, 2: 2}
+BEFORE = {2: 1}
 
 
 def rows(
@@ -35,8 +39,9 @@ def rows(
             "shown": float(step > hidden),
             "chance": 0.5,
             "probe": 1.0 if first is not None and layer >= first else 0.5,
+            "child_attention": [0.1, 0.1] if layer else None,
             "child_pull": list(pull) if pull and layer else None,
-            "other_pull": others if layer else None,
+            "other_pull": others if pull and layer else None,
         }
         for step, first in enumerate(read, 1)
         for layer in range(LAYERS + 1)
@@ -48,7 +53,8 @@ def reasons(found: dict[str, Any]) -> dict[int, str]:
 
 
 def test_nothing_is_missing_and_something_is_new():
-    _, second = accounts(rows(1, 0, (1, 1, 1)) + rows(1, 2, (1, 1, None)) + rows(2, 2, (1, 1, 3)), OWN, MADE_OF)
+    given = rows(1, 0, (1, 1, 1)) + rows(1, 2, (1, 1, None)) + rows(2, 2, (1, 1, 3))
+    _, second = accounts(given, OWN, BEFORE, MADE_OF)
     assert second == {"stage": 2, "hidden": 2, "steps": 3, "found": [3], "collapsed": False, "missing": []}
 
 
@@ -69,28 +75,68 @@ def test_nothing_is_missing_and_something_is_new():
     ],
 )
 def test_reasons(before: Any, now: Any, pull: Any, expected: dict[int, str]):
-    found = accounts(rows(1, 0, (1, 1, 1)) + rows(1, 2, before) + rows(2, 2, now, pull), OWN, MADE_OF)
+    given = rows(1, 0, (1, 1, 1)) + rows(1, 2, before) + rows(2, 2, now, pull)
+    found = accounts(given, OWN, BEFORE, MADE_OF)
     assert reasons(found[-1]) == expected
     assert not found[-1]["collapsed"]
+    for each in found[-1]["missing"]:
+        assert (each["probe"], each["probe_before"]) == (0.5, 0.5 if before[each["step"] - 1] is None else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("pull", "others", "reason"),
+    [
+        ((2 * ABOVE - 0.1, 9.0), 2.0, "faint"),
+        ((2 * ABOVE, 9.0), 2.0, "pulled"),
+        ((-1.0, -1.5), -1.0, "faint"),  # neither is pulled, and others even less
+        ((0.1, 0.1), 0.0, "faint"),  # noise has a pull of 1
+        ((ABOVE, ABOVE), -5.0, "pulled"),
+    ],
+)
+def test_pull_is_over_that_of_others_and_over_noise(pull: tuple[float, float], others: float, reason: str):
+    (found,) = accounts(rows(2, 2, (1, 1, None), pull, others), OWN, BEFORE, MADE_OF)
+    (missing,) = found["missing"]
+    assert (missing["reason"], missing["pull"], missing["other_pull"]) == (reason, min(pull), others)
 
 
 def test_collapsed_is_all_that_was_read():
     some, all_ = (
-        accounts(rows(1, 2, (1, 1, None)) + rows(2, 2, now), OWN, MADE_OF)[-1]
+        accounts(rows(1, 2, (1, 1, None)) + rows(2, 2, now), OWN, BEFORE, MADE_OF)[-1]
         for now in ((1, None, None), (None, None, None))
     )
     assert (some["collapsed"], all_["collapsed"]) == (False, True)
     assert reasons(all_) == {1: "lost", 2: "lost", 3: "waiting"}
 
 
-def test_a_step_that_is_shown_need_not_be_read():
-    (found,) = accounts(rows(1, 0, (None, None, None), (9.0, 9.0)), OWN, MADE_OF)
-    assert reasons(found)[3] == "waiting"  # its steps are to be written, and the model cannot
-    shown = rows(2, 2, (1, LAYERS, None), (9.0, 9.0))
-    for row in shown:
-        row["shown"] = float(row["step"] != 1)
-    (found,) = accounts(shown, OWN, MADE_OF)
-    assert reasons(found) == {3: "pulled"}  # the step that is read late stands in the text
+def test_without_the_model_before_nothing_is_said_of_it():
+    now = rows(2, 2, (1, None, None), (9.0, 9.0))
+    for before in ({}, BEFORE):  # not known; known, and not read with as much hidden
+        (found,) = accounts(now, OWN, before, MADE_OF)
+        assert (found["found"], found["collapsed"]) == (None, None)
+        assert reasons(found) == {2: "pulled", 3: "waiting"}
+        assert found["missing"][0]["probe_before"] is None
+
+
+def test_the_model_before_is_the_one_that_the_stage_began_with():
+    """Stages of other numbers, tried and given up, do not count."""
+    own = {1: 0, 2: 1, 3: 2}
+    given = rows(1, 2, (1, 1, None)) + rows(2, 2, (None, None, None)) + rows(3, 2, (1, None, None))
+    (found,) = (each for each in accounts(given, own, {2: 1, 3: 1}, MADE_OF) if each["stage"] == 3)
+    assert reasons(found)[2] == "lost"
+    (found,) = (each for each in accounts(given, own, {2: 1, 3: 2}, MADE_OF) if each["stage"] == 3)
+    assert (reasons(found)[2], found["found"]) == ("faint", [1])
+
+
+def test_a_shown_step_that_the_model_cannot_write_is_no_reason_to_wait():
+    given = rows(2, 2, (None, LAYERS, None), (9.0, 9.0))
+    for row in given:
+        row["shown"] = float(row["step"] != 2)
+    (found,) = accounts(given, OWN, BEFORE, MADE_OF)
+    assert reasons(found) == {1: "pulled", 3: "late"}  # step 2 is hidden, and there too late
+    for row in given:
+        row["shown"] = 1.0
+    (found,) = accounts(given, OWN, BEFORE, MADE_OF)
+    assert reasons(found) == {1: "pulled", 3: "pulled"}
 
 
 def test_layers_at_which_a_child_is_not_there_yet_do_not_count():
@@ -98,17 +144,27 @@ def test_layers_at_which_a_child_is_not_there_yet_do_not_count():
     for row in given:
         if row["step"] == 3 and row["layer"] in (1, 2):
             row["child_pull"] = [9.0, 9.0]
-    assert reasons(accounts(given, OWN, MADE_OF)[0]) == {3: "faint"}
+    assert reasons(accounts(given, OWN, BEFORE, MADE_OF)[0]) == {3: "faint"}
 
 
-def test_where_children_are_not_known():
+def test_late_is_also_where_nothing_is_asked_in_the_layers_that_are_left():
+    given = rows(2, 2, (1, LAYERS - 1, None), None)
+    assert reasons(accounts(given, OWN, BEFORE, MADE_OF)[0]) == {3: "late"}
+
+
+def test_where_children_or_their_places_are_not_known():
     before, now = rows(1, 2, (1, 1, None), None), rows(2, 2, (1, None, None), None)
-    assert reasons(accounts(before + now, OWN)[-1]) == {2: "lost", 3: "unknown"}
-    assert reasons(accounts(rows(2, 2, (1, 1, None), None), OWN, MADE_OF)[-1]) == {3: "unknown"}
+    assert reasons(accounts(before + now, OWN, BEFORE)[-1]) == {2: "lost", 3: "unknown"}
+    without = [row for row in rows(2, 2, (1, 1, None)) if row["step"] != 2]  # its token never differs
+    assert reasons(accounts(without, OWN, BEFORE, MADE_OF)[-1]) == {3: "unknown"}
+    nowhere = rows(2, 2, (1, 1, None), None)
+    for row in nowhere:
+        row["child_attention"] = None
+    assert reasons(accounts(nowhere, OWN, BEFORE, MADE_OF)[-1]) == {3: "unknown"}
 
 
 def test_only_a_stages_own_budget_is_accounted_for():
-    assert accounts(rows(2, 1, (None, None, None)), OWN, MADE_OF) == []
+    assert accounts(rows(2, 1, (None, None, None)), OWN, BEFORE, MADE_OF) == []
 
 
 def test_read_is_a_part_of_the_way_from_chance():
@@ -117,15 +173,45 @@ def test_read_is_a_part_of_the_way_from_chance():
     assert read_from([*layers, {"layer": 2, "chance": 0.25, "probe": 0.25 + 0.75 * READ}]) == 2
 
 
-def test_accounts_of_a_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]):
-    run = Run(tmp_path / "run")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("account") / "run")
     train(OPTIONS, 0, run)
-    found = probe(open_kept(run.path, examples=256))["accounts"]
+    return run
+
+
+def test_accounts_of_a_run(run: Run, capsys: pytest.CaptureFixture[str]):
+    kept = open_kept(run.path, examples=256)
+    assert kept.before == {2: 1, 3: 2}
+    found = probe(kept)["accounts"]
     assert [(each["stage"], each["hidden"], each["steps"]) for each in found] == [(1, 0, 3), (2, 1, 3), (3, 2, 3)]
-    for each in found:
-        assert {missing["reason"] for missing in each["missing"]} <= {"lost", "waiting", "late", "pulled", "faint"}
+    assert [each["found"] is None for each in found] == [True, False, False]
     assert main(["lm", "probe", str(run.path), "--examples", "256"]) == 0
     printed = capsys.readouterr().out
     assert all(f"stage {each['stage']}, {each['hidden']} hidden, 3 steps with the answer" in printed for each in found)
-    assert main(["lm", "probe", str(run.path), "--examples", "256", "--hidden", "1", "--json"]) == 0
-    assert '"accounts": [{"stage": 2' in capsys.readouterr().out.replace("\n", "").replace("  ", "")
+
+
+def test_accounts_of_some_of_a_run(run: Run, tmp_path: Path):
+    kept = open_kept(run.path, examples=256)
+    assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
+    (last,) = probe(replace(kept, asked=[3]))["accounts"]
+    assert (last["stage"], last["found"]) == (3, None)
+    for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
+        (run.path / "stages" / "stage-2").rename(tmp_path / name)
+        assert open_kept(tmp_path / name, examples=256).asked == [3]
+        (tmp_path / name).rename(run.path / "stages" / "stage-2")
+
+
+def test_order_is_that_of_training(run: Run):
+    """All at once, given up; less, given up; one step, and on from there. Models are those of the last attempt at a stage."""
+    result = run.result
+    order = [1, 3, 2, 3]
+    write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order]})
+    kept = open_kept(run.path, examples=256)
+    assert kept.before == {2: 1, 3: 2}
+    write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order[:3]]})
+    kept = open_kept(run.path, examples=256)
+    assert kept.before == {2: 1, 3: 1}
+    read = {(row["stage"], row["hidden"]) for row in probe(kept)["rows"]}
+    assert {(1, 1), (1, 2), (2, 1), (3, 2)} <= read
+    write_json(run.path / "result.json", result)

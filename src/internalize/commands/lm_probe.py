@@ -18,8 +18,8 @@ class LmProbe:
     A linear probe is fitted to half of the examples and judged on the other, at the position that has to predict the step;
     the model's own head reads there, too. Beside them: what the loss asks of that position (gradient over noise), how
     much it attends to what the step is made of (for parity), and whether a stage has moved what was learned before. Below the
-    table a line for each stage: which steps are missing, and why (lost, waiting for others, there too late, or too faint a
-    signal).
+    table a line for each stage: which steps are missing, and why: lost since the stage began, waiting for others, these there
+    too late, pulled (about to be found), too faint a signal, or unknown.
 
     For example:
 
@@ -116,9 +116,10 @@ def _told(account: dict[str, Any]) -> str:
     """An account of a stage in a line."""
     missing = [f"{each['step']} ({each['reason']})" for each in account["missing"]]
     of = f"stage {account['stage']}, {account['hidden']} hidden, {account['steps']} steps with the answer"
-    what = "collapsed" if account["collapsed"] else f"missing {', '.join(missing)}" if missing else "all are read"
+    what = f"missing {', '.join(missing)}" if missing else "all are read"
+    collapsed = "collapsed, " if account["collapsed"] else ""
     found = f"; new here: {', '.join(map(str, account['found']))}" if account["found"] else ""
-    return f"{of}: {what}{found}"
+    return f"{of}: {collapsed}{what}{found}"
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

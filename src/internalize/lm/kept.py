@@ -1,6 +1,6 @@
 """What `lm probe` looks at: the models that a run kept at the ends of its stages, or a single one, and examples to read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,8 @@ class Kept:
 
     folders: dict[int, Path]
     """All that were kept, those before the ones that are asked about among them."""
+    before: dict[int, int]
+    """The stage with whose model each began, if that was kept."""
     asked: list[int]
     text: TextFormat
     stages: TextStages
@@ -86,6 +88,7 @@ def open_kept(
     spec = data or asking.data
     return Kept(
         found,
+        _before(run, found) if run else {},
         asked,
         text,
         stages,
@@ -102,7 +105,17 @@ def open_kept(
 def _stage_of(folder: Path, last: int) -> int:
     """A single model's stage: what its folder's name says if a run kept it, else the last."""
     name = folder.name.removeprefix("stage-")
-    return int(name) if folder.name != name and name.isdecimal() else last
+    said = int(name) if folder.name != name and name.isdecimal() else last
+    return said if 1 <= said <= last else last
+
+
+def _before(run: Run, kept: Collection[int]) -> dict[int, int]:
+    """The stage with whose model each stage began. In the order of training that is the latest one before it that hides less:
+    what is given up is followed by something smaller.
+    """
+    order: list[int] = [stage["stage"] for stage in run.result["stages"]] if run.finished else sorted(kept)
+    begins = {stage: next((s for s in reversed(order[:at]) if s < stage), 0) for at, stage in enumerate(order)}
+    return {stage: earlier for stage, earlier in begins.items() if earlier in kept and stage in kept}
 
 
 def _asked(stage: str, found: Sequence[int]) -> list[int]:

@@ -41,12 +41,13 @@ def probe(
         raise InputError(
             f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the units of the longest chain"
         )
-    jobs = [(stage, budget) for stage in kept.asked for budget in _budgets(stages, stage, hidden)]
+    jobs = [(stage, budget) for stage in kept.asked for budget in _budgets(kept, stage, hidden)]
     rows: list[Json] = []
     model, before, at = None, None, 0
     for done, (stage, budget) in enumerate(jobs):
         if at != stage:
-            before = model if at == stage - 1 and model is not None else _model_before(kept, stage)
+            earlier = kept.before.get(stage)
+            before = None if earlier is None else model if at == earlier else kept.model(earlier)
             model, at = kept.model(stage), stage
         rows += _rows(kept, stage, budget, model, before)
         report(done + 1, len(jobs), f"stage {stage}, {budget.hidden} hidden")
@@ -57,22 +58,22 @@ def probe(
         "steps": len(kept.levels),
         "levels": kept.levels,
         "rows": rows,
-        "accounts": accounts(rows, dict(enumerate(stages.hidden, 1)), _made_of(kept)),
+        "accounts": accounts(rows, dict(enumerate(stages.hidden, 1)), kept.before, _made_of(kept)),
         "seconds": round(time.perf_counter() - began, 3),
     }
 
 
-def _model_before(kept: Kept, stage: int) -> Any:
-    return kept.model(stage - 1) if stage - 1 in kept.folders else None
-
-
-def _budgets(stages: TextStages, stage: int, hidden: Sequence[int]) -> Iterator[Budget]:
-    """What is hidden from a stage's model, each number once."""
+def _budgets(kept: Kept, stage: int, hidden: Sequence[int]) -> Iterator[Budget]:
+    """What is hidden from a stage's model, each number once. By default: as at its own stage, at the next that is planned, at those
+    that began with this model, and at the last.
+    """
+    stages = kept.stages
     if hidden:
         yield from (Budget.of(stages, count) for count in dict.fromkeys(hidden))
         return
     following = next((planned for planned in stages.planned if planned >= stage), stages.last)
-    for number in sorted({min(stage - 1, stages.last), following, stages.last}):
+    after = {later - 1 for later, earlier in kept.before.items() if earlier == stage}
+    for number in sorted({min(stage - 1, stages.last), following, *after, stages.last}):
         yield stage_budget(stages, number)
 
 
@@ -97,7 +98,9 @@ def _rows(kept: Kept, stage: int, budget: Budget, model: Any, before: Any) -> It
     cells = sequences.cells
     readings = read_states(model, sequences)
     earlier = read_states(before, sequences, keep=False) if before is not None else None
-    hidden_before = ~sequences_of(kept, stage_budget(kept.stages, stage - 2)).cells.shown if earlier else None
+    hidden_before = None
+    if earlier is not None:
+        hidden_before = ~sequences_of(kept, stage_budget(kept.stages, kept.before[stage] - 1)).cells.shown
     signals = measure_signals(model, sequences, child_positions(kept, sequences))
     fitted = fitting_half(kept.seed, len(sequences.rows))
     for layer in range(len(readings.states)):

@@ -17,6 +17,7 @@ anywhere changes the output. It is the difference from other keys that tells.)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -38,8 +39,8 @@ class Signals:
     gradient: list[list[float]]
     gradient_error: list[list[float]]
     attention: list[list[list[float] | None]]
-    """For each child the greatest over heads of the mean attention to its position or to the one that predicts it; None where
-    children are not known, and for the embedding."""
+    """For each child the greatest over heads of the mean attention to its position or to the one that predicts it, another one for
+    each child; None where children are not known, and for the embedding."""
     pull: list[list[list[float] | None]]
     """For each child the greatest pull over heads and over the same positions; None where attention is."""
     other_pull: list[list[float | None]]
@@ -51,7 +52,7 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
 
     Args:
         model: a causal language model of transformers.
-        sequences: what it is given; the loss is that of the last layer, of whatever is shown.
+        sequences: what it is given; the loss is that of the last layer, of all that they supervise.
         children: for each cell the positions, one or several a child, that stand for its children. The same in all examples.
     """
     known = any(each is not None for each in children)
@@ -161,12 +162,21 @@ def _signal(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
     return signal**0.5, noise**0.5
 
 
-def _on_children(attention: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[list[float] | None]:
-    """From cells × heads × keys, the greatest over heads and over the positions of each child."""
-    return [
-        None if each is None else [attention[cell][:, list(positions)].max().item() for positions in each]
-        for cell, each in enumerate(children)
-    ]
+def _on_children(values: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[list[float] | None]:
+    """From cells × heads × keys, the greatest over heads at one position of each child: different positions, so that one key
+    does not stand for two children (a step's own is the one that predicts the next), and those at which the least of them is
+    greatest.
+    """
+    best = values.max(1).values
+    found: list[list[float] | None] = []
+    for cell, each in enumerate(children):
+        if each is None:
+            found.append(None)
+            continue
+        choices = [chosen for chosen in product(*each) if len(set(chosen)) == len(chosen)] or list(product(*each))
+        ranked = [[float(best[cell, place]) for place in chosen] for chosen in choices]
+        found.append(max(ranked, key=lambda values: (min(values), sum(values))))
+    return found
 
 
 def _pulled(

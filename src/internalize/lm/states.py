@@ -70,7 +70,8 @@ def places(stages: TextStages, chain: Chain, budget: Budget) -> Places:
         own = [max(begins + i, last) for i in range(len(tokens))]
         predicted = [max(at - 1, last) for at in own]
     shown = [i not in gap for i in range(len(tokens))]
-    return Places(stages.sequence(chain, hidden, slots), tokens, own, predicted, shown)
+    row = stages.sequence(chain, hidden, slots, supervise_hidden=stages.options.slot_loss > 0)
+    return Places(row, tokens, own, predicted, shown)
 
 
 @dataclass(frozen=True)
