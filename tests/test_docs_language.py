@@ -56,16 +56,22 @@ def read_in_multiplication() -> list[int]:
     return [one, answer]
 
 
-def stalled() -> list[str]:
-    """Of runs without replay: how many of how many end at chance, and on how many a step is lost, or faint."""
-    rows = [r for r in stored("lm-stalls")["rows"] if not r["replay"]]
-    wrong = [{each["reason"] for each in r["account"]["missing"]} for r in rows if r["exact_match"] < 0.6]
-    lost, faint = (sum(reason in each for each in wrong) for reason in ("lost", "faint"))
-    assert lost + faint == len(wrong)
-    assert all(
-        r["exact_match"] >= 0.99 and not r["account"]["missing"] for r in stored("lm-stalls")["rows"] if r["replay"]
-    )
-    return [WORDS[len(wrong)], WORDS[len(rows)], WORDS[lost], {3: "third"}[lost + faint]]
+def stalled() -> dict[str, list[dict[str, Any]]]:
+    """Runs without replay that end at chance, by what became of level 2. With replay none does, and nothing is missing."""
+    rows = stored("lm-stalls")["rows"]
+    assert all(r["exact_match"] >= 0.99 and not r["account"]["missing"] for r in rows if r["replay"])
+    wrong = [r for r in rows if r["exact_match"] < 0.6]
+    of: dict[str, list[dict[str, Any]]] = {"all": [r for r in rows if not r["replay"]], "chance": wrong}
+    for reason in ("lost", "faint"):
+        of[reason] = [r for r in wrong if {m["reason"] for m in r["account"]["missing"]} == {reason, "waiting"}]
+    assert len(of["lost"]) + len(of["faint"]) == len(wrong)
+    return of
+
+
+def of_level_2(reason: str, *keys: str) -> list[float]:
+    """What is known of the steps that are missing for a reason: the least and the most of each."""
+    missing = [m for r in stalled()[reason] for m in r["account"]["missing"] if m["reason"] == reason]
+    return [bound(m[key] for m in missing) for key in keys for bound in (min, max)]
 
 
 def explicit(name: str, seed: int) -> int:
@@ -185,13 +191,28 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/language-models.md",
-        "Without replay {} seeds of {} end at chance. On {} of them a circuit is lost: the model that stage 3 begins with has both "
-        "steps of level 2, and while the answer is at chance, nothing asks for them any more, and they go. On the {} a step",
-        stalled,
+        "Without replay {} seeds of {} end at chance, {} to {} updates into their last stage. On {} of them a circuit is lost.",
+        lambda: [
+            WORDS[len(stalled()["chance"])],
+            WORDS[len(stalled()["all"])],
+            *(spaced(bound(r["steps"][-1] for r in stalled()["chance"])) for bound in (min, max)),
+            WORDS[len(stalled()["lost"])],
+        ],
     ),
     (
         "docs/language-models.md",
-        "would the loss have it look at both, by {} the pull of other keys",
+        "each read in {:.2f} of the questions; in the end they are read in {:.2f} to {:.2f},",
+        lambda: of_level_2("lost", "probe_before", "probe")[1:],
+    ),
+    (
+        "docs/language-models.md",
+        "was not there when the last stage began ({:.2f}), and is not in the end ({:.2f}); by then the pull of its children, "
+        "{:.1f} beside {:.1f} of other keys,",
+        lambda: of_level_2("faint", "probe_before", "probe", "pull", "other_pull")[::2],
+    ),
+    (
+        "docs/language-models.md",
+        "the loss would have it look at both, by {} the pull of other keys",
         lambda: [{2.0: "twice"}[ABOVE]],
     ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),

@@ -281,7 +281,9 @@ def reasons(row: columns.Row) -> str:
 STALLS: Columns = {
     "data": lambda row: f"`{row['data']}`",
     "layers": lambda row: str(row["layers"]),
-    "replay": lambda row: row["replay_of"] if row["replay"] else "none",
+    "replay, loss on hidden slots": lambda row: (
+        f"{row['replay_of']}, {row['hidden_loss']:.0f}" if row["replay"] else "none"
+    ),
     "seed": lambda row: str(row["seed"]),
     "exact match": lambda row: f"{row['exact_match']:.4f}",
     "updates by stage": lambda row: ", ".join(map(columns.number, row["steps"])),

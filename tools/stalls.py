@@ -29,10 +29,15 @@ def stalls(folders: Iterable[Path]) -> list[dict[str, Any]]:
 
 def _row(run: Run) -> dict[str, Any]:
     config, result = run.config, run.result
-    asked = {key: config[key] for key in ("data", "method", "layers", "layer_loss", "replay", "replay_of", "seed")}
-    (account,) = probe(open_kept(run.path, examples=EXAMPLES, stage="all"))["accounts"][-1:]
-    steps = [stage["steps"] for stage in result["stages"]]
-    return {**asked, "exact_match": result["exact_match"], "steps": steps, "account": account}
+    asked = ("data", "method", "layers", "layer_loss", "replay", "replay_of", "hidden_loss", "seed")
+    found = probe(open_kept(run.path, examples=EXAMPLES))["accounts"]
+    (account,) = (each for each in found if each["stage"] == result["stages"][-1]["stage"])
+    return {
+        **{key: config[key] for key in asked},
+        "exact_match": result["exact_match"],
+        "steps": [stage["steps"] for stage in result["stages"]],
+        "account": account,
+    }
 
 
 if __name__ == "__main__":
