@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from tools.findings import BENCH, FAULTS, PAGES, STORED, all_tables, filled
-from tools.seeds import with_more_seeds
+from tools.seeds import check_options, with_more_seeds
+
+from internalize.lm.options import LmTrainOptions
 
 ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 TABLES = all_tables()
@@ -76,6 +78,7 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
             each = [run for run in row["each"] if run["seed"] in seeds]
             right = [run["exact_match"] for run in each]
             found = {"seeds": len(each), "reached": sum(len(run["steps"]) == row["stages"] for run in each)}
+            found |= {key: float(sum(seeds)) for key in ("tokens", "tokens_per_answer", "seconds")}
             rows.append({**row, **found, "each": each, "exact_match": sum(right) / len(each), "solved": -1})
         return rows
 
@@ -88,17 +91,44 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
         "exact_match",
         "exact_match_low",
         "exact_match_high",
-        "tokens",
         "attempts",
     )
     for row, own in zip(whole, made, strict=True):
         assert [own[key] for key in keys] == pytest.approx([row[key] for key in keys], rel=1e-4)
-        assert own["each"] == row["each"]
+        first = sum(run["seed"] in (0, 3) for run in row["each"])
+        mean = (first * (0 + 3) + (len(row["each"]) - first) * (1 + 2 + sum(range(4, 10)))) / len(row["each"])
+        assert [own[key] for key in ("tokens", "tokens_per_answer", "seconds")] == [pytest.approx(mean)] * 3
+        assert (own["each"], own["steps_to_99"]) == (row["each"], row["steps_to_99"])
         for key, value in (row["against_linear"] or {}).items():
             assert own["against_linear"][key] == (value if value is None else pytest.approx(value, rel=1e-3, abs=1e-6))
         after = sorted(run["after_explicit"] for run in own["each"]) if row["steps_after_explicit"] else []
         assert own["steps_after_explicit"] == (after[(len(after) - 1) // 2] if after else None)
     with pytest.raises(SystemExit, match="one of the seeds"):
         with_more_seeds(part(0, 1), part(1, 2), 4096)
+    single = [row for row in part(0) if row["stages"] == 1]
+    with pytest.raises(SystemExit, match="is not stored"):
+        with_more_seeds(
+            [{**row, "stages": 1, "steps_to_99": 7} for row in part(0)], [{**r, "stages": 1} for r in part(1)], 4096
+        )
+    assert all(row["steps_to_99"] is None for row in with_more_seeds(single, part(1), 4096) if row["stages"] == 1)
     others = [{**row, "layers": 99} for row in part(1)]
     assert len(with_more_seeds(part(0), others, 4096)) == 2 * len(whole)
+
+
+def test_seeds_of_other_options_are_not_added():
+    command = json.loads((STORED.parent / "lm-multiply-3.json").read_text(encoding="utf-8"))["command"]
+    options = LmTrainOptions(
+        data="multiply:digits=3",
+        method="icot",
+        levels="tokens",
+        threshold=0.9,
+        steps=4000,
+        consolidate=500,
+        eval_examples=256,
+        budgets="never",
+    )
+    config = {**options.as_json(), "seed": 7, "data_sha256": {}}
+    check_options(command, [config, {**config, "method": "log-icot"}])
+    for wrong in ({"replay_of": "counts"}, {"hidden_loss": 0.0}, {"init_std": 0.2}, {"method": "log-icot", "lr": 1.0}):
+        with pytest.raises(SystemExit, match=f"not by the stored command: {list(wrong)[-1]}"):
+            check_options(command, [{**config, **wrong}])

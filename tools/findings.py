@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.seeds import with_more_seeds
+from tools.seeds import check_options, with_more_seeds
 
 from internalize import columns
 from internalize.columns import Columns, Table
-from internalize.lm import LmTrainOptions, against
+from internalize.lm import against
 from internalize.results import FOLDER
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -94,13 +94,15 @@ def store_bench(folder: Path) -> None:
 def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) -> None:
     """Keep the rows of language models: not the paths of this machine."""
     rows: list[Row] = []
+    configs: list[Row] = []
     for row in _read(folders):
-        config = json.loads((Path(row["runs"][0]) / "config.json").read_text(encoding="utf-8"))
-        asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every")}
+        configs += (json.loads((Path(run) / "config.json").read_text(encoding="utf-8")) for run in row["runs"])
+        asked = {key: configs[-1][key] for key in ("data", "layers", "layer_loss", "eval_every")}
         rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
     if more_seeds:
-        stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        rows = with_more_seeds(stored, rows, LmTrainOptions().test_examples)
+        stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        check_options(stored["command"], configs)
+        rows = with_more_seeds(stored["rows"], rows, configs[0]["test_examples"])
     write_rows(name, rows)
 
 

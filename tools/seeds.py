@@ -4,11 +4,14 @@ A row holds what each of its seeds came to, so what it says of all of them can b
 row alone (tokens, seconds) are weighted by the seeds.
 """
 
+import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from internalize.cli import _parse  # pyright: ignore[reportPrivateUsage]  (a command's words, as users give them)
 from internalize.lm.against import against_linear
+from internalize.lm.options import with_method
 from internalize.rows import lower_median, over_seeds
 
 Row = dict[str, Any]
@@ -31,6 +34,17 @@ def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) ->
         else:
             found[place] = _together(found[place], row, questions)
     return against_linear(found)
+
+
+def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse runs whose options are not those of the stored command: their seeds would be of another comparison."""
+    asked = _parse(shlex.split(command)[1:]).command.options
+    for config in configs:
+        wanted = with_method(asked, config["method"]).as_json()
+        if wrong := sorted(key for key, value in wanted.items() if config.get(key) != value):
+            raise SystemExit(
+                f"{config['method']}, seed {config['seed']}: not by the stored command: {', '.join(wrong)}"
+            )
 
 
 def _subject(row: Row) -> tuple[object, ...]:

@@ -88,7 +88,7 @@ def train(
         return run.result
     work, model = _prepared(options, seed, say if first else lambda line: None)
     if device == "cpu" and options.dtype == "bfloat16":
-        model.set_attn_implementation("eager")  # torch's own has a backward pass there that is ten times slower
+        model.set_attn_implementation("eager")  # in bfloat16 torch's own is much slower there, backwards
     with contextlib.ExitStack() as held:
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
