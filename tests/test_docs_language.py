@@ -57,11 +57,12 @@ def read_in_multiplication() -> list[int]:
 
 
 def stalled() -> dict[str, list[dict[str, Any]]]:
-    """Runs without replay that end at chance, by what became of level 2. With replay none does, and nothing is missing."""
+    """Runs that end at chance, by what became of level 2: with neither replay nor loss on hidden slots. Of others none does."""
     rows = stored("lm-stalls")["rows"]
-    assert all(r["exact_match"] >= 0.99 and not r["account"]["missing"] for r in rows if r["replay"])
+    kept = [r for r in rows if r["replay"] or r["hidden_loss"]]
+    assert all(r["exact_match"] >= 0.99 and not r["account"]["missing"] for r in kept)
     wrong = [r for r in rows if r["exact_match"] < 0.6]
-    of: dict[str, list[dict[str, Any]]] = {"all": [r for r in rows if not r["replay"]], "chance": wrong}
+    of: dict[str, list[dict[str, Any]]] = {"all": [r for r in rows if r not in kept], "chance": wrong}
     for reason in ("lost", "faint"):
         of[reason] = [r for r in wrong if {m["reason"] for m in r["account"]["missing"]} == {reason, "waiting"}]
     assert len(of["lost"]) + len(of["faint"]) == len(wrong)
@@ -84,6 +85,11 @@ def three_by_three() -> tuple[list[float], str, list[int]]:
     ahead = [a["exact_match"] - b["exact_match"] for a, b in zip(adaptive["each"], linear["each"], strict=True)]
     stages = [len(e["steps"]) for e in linear["each"]]
     return sorted(ahead), WORDS[adaptive["solved"]], [min(stages), max(stages), linear["stages"]]
+
+
+def shallow() -> dict[str, Any]:
+    """k = 16 with four layers."""
+    return next(r for r in stored("lm-depth-scattered")["rows"] if r["layers"] == 4)
 
 
 def explicit(name: str, seed: int) -> int:
@@ -203,7 +209,7 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/language-models.md",
-        "Without replay {} seeds of {} end at chance, {} to {} updates into their last stage. On {} of them a circuit is lost.",
+        "Without either {} seeds of {} end at chance, {} to {} updates into their last stage. On {} of them a circuit is lost.",
         lambda: [
             WORDS[len(stalled()["chance"])],
             WORDS[len(stalled()["all"])],
@@ -238,6 +244,17 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/findings.md",
+        "by default {:.2f} ({:.2f} – {:.2f}) and {:.2f} ({:.2f} – {:.2f}) of everything at once over linear with the same replay",
+        lambda: [
+            row["against_linear"][key]
+            for name in ("lm-scattered", "lm-scattered-30")
+            for row in stored(name)["rows"]
+            if row["method"] == "adaptive"
+            for key in ("ratio", "ratio_low", "ratio_high")
+        ],
+    ),
+    (
+        "docs/findings.md",
         "ahead of linear ICoT on {0} seeds of {0}, by {1:.3f} of exact match in the mean (at least {2:.3f}, one-sided 95 %), and "
         "{3} of them are solved",
         lambda: [
@@ -250,6 +267,21 @@ CLAIMS: list[Claim] = [
         "docs/language-models.md",
         "linear ICoT had come to the {}th to {}st of its {} when",
         lambda: three_by_three()[2],
+    ),
+    (
+        "docs/language-models.md",
+        "the difference is at least {:.4f} (one-sided 95 %)",
+        lambda: [stored("lm-scattered-30")["rows"][1]["against_linear"]["exact_match_low"]],
+    ),
+    (
+        "docs/language-models.md",
+        "had not passed after its {} updates, everything at once was given up after {} more",
+        lambda: [spaced(n) for n in shallow()["each"][1]["steps"][:2]],
+    ),
+    (
+        "docs/language-models.md",
+        "are enough at k = 16 on {} seed of {}, and take",
+        lambda: [WORDS[shallow()["solved"]], WORDS[shallow()["seeds"]]],
     ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
 ]
@@ -271,6 +303,7 @@ def test_commands_beside_stored_results_are_those_that_made_them():
         "lm-multiply-3",
         "lm-depth",
         "lm-stalls",
+        "lm-depth-scattered",
         "lm-probe",
         "lm-probe-multiply",
     ):

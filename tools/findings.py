@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.seeds import check_options, with_more_seeds
+from tools.stalls import STALLS, by_setting
 
 from internalize import columns
 from internalize.columns import Columns, Table
@@ -274,25 +275,6 @@ DEPTH: Columns = {
 }
 
 
-def reasons(row: columns.Row) -> str:
-    """What is missing in the end, and why."""
-    found = [f"{each['step']} {each['reason']}" for each in row["account"]["missing"]]
-    return ", ".join(found) or "–"
-
-
-STALLS: Columns = {
-    "data": lambda row: f"`{row['data']}`",
-    "layers": lambda row: str(row["layers"]),
-    "replay, loss on hidden slots": lambda row: (
-        f"{row['replay_of']}, {row['hidden_loss']:.0f}" if row["replay"] else "none"
-    ),
-    "seed": lambda row: str(row["seed"]),
-    "exact match": lambda row: f"{row['exact_match']:.4f}",
-    "updates by stage": lambda row: ", ".join(map(columns.number, row["steps"])),
-    "steps missing in the end, and why": reasons,
-}
-
-
 def over_counted(name: str) -> Callable[[columns.Row], str]:
     """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
 
@@ -325,6 +307,7 @@ LANGUAGE: dict[str, Columns] = {
     "lm-multiply-3": EQUAL,
     "lm-multiply": EQUAL,
     "lm-depth": DEPTH,
+    "lm-depth-scattered": DEPTH,
     "lm-stalls": STALLS,
 }
 """Of each stored comparison of language models."""
@@ -333,6 +316,7 @@ LANGUAGE: dict[str, Columns] = {
 def language_tables() -> dict[str, str]:
     """The tables of `lm compare`; that of parity is in the README as well."""
     found = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"] for name in LANGUAGE}
+    found["lm-stalls"] = by_setting(found["lm-stalls"])
     written = _written({name: (own, found[name]) for name, own in LANGUAGE.items()})
     summary = _written({"lm-parity-summary": (columns.LANGUAGE, found["lm-scattered"])})
     return written | summary

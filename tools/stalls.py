@@ -1,23 +1,27 @@
 """Accounts of runs of `lm compare --keep-stages`, as `lm probe` gives them, into src/internalize/results/NAME.json, beside its
-command: `python -m tools.stalls NAME FOLDER …`.
+command: `python -m tools.stalls NAME FOLDER …`; and their table.
 """
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from internalize import columns
+from internalize.columns import Columns
 from internalize.lm.kept import open_kept
 from internalize.lm.probe import probe
 from internalize.lm.quiet import quiet_transformers
+from internalize.rows import SOLVED
 from internalize.runs import Run
 
+Row = dict[str, Any]
 EXAMPLES = 1024
 """Questions that are read of each."""
 
 
-def stalls(folders: Iterable[Path]) -> list[dict[str, Any]]:
+def stalls(folders: Iterable[Path]) -> list[Row]:
     """A row for each run: what it came to, and the account of the model of its last stage."""
     return [
         _row(Run(Path(path)))
@@ -27,7 +31,7 @@ def stalls(folders: Iterable[Path]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(run: Run) -> dict[str, Any]:
+def _row(run: Run) -> Row:
     config, result = run.config, run.result
     asked = ("data", "method", "layers", "layer_loss", "replay", "replay_of", "hidden_loss", "seed")
     found = probe(open_kept(run.path, examples=EXAMPLES))["accounts"]
@@ -38,6 +42,36 @@ def _row(run: Run) -> dict[str, Any]:
         "steps": [stage["steps"] for stage in result["stages"]],
         "account": account,
     }
+
+
+def by_setting(rows: Sequence[Row]) -> list[Row]:
+    """Runs that differ by their seed alone, together."""
+    together: dict[tuple[float, float], list[Row]] = {}
+    for row in rows:
+        together.setdefault((row["replay"], row["hidden_loss"]), []).append(row)
+    return [{**runs[0], "runs": runs} for runs in together.values()]
+
+
+def after_explicit(row: columns.Row) -> str:
+    """Updates after the explicit stage, of the runs that are solved."""
+    found = [sum(run["steps"][1:]) for run in row["runs"] if run["exact_match"] >= SOLVED]
+    return columns.number(round(sum(found) / len(found)))
+
+
+def reasons(row: columns.Row) -> str:
+    """What is missing in the end, and why, seed by seed."""
+    found = {run["seed"]: run["account"]["missing"] for run in row["runs"]}
+    words = {seed: [f"{each['step']} {each['reason']}" for each in missing] for seed, missing in found.items()}
+    return "; ".join(f"seed {seed}: {', '.join(own)}" for seed, own in words.items() if own) or "–"
+
+
+STALLS: Columns = {
+    "replay": lambda row: row["replay_of"] if row["replay"] else "none",
+    "loss on hidden slots": lambda row: "all" if row["hidden_loss"] else "none",
+    "solved": lambda row: f"{sum(run['exact_match'] >= SOLVED for run in row['runs'])} of {len(row['runs'])}",
+    "their updates after explicit (mean)": after_explicit,
+    "steps missing in the end, and why": reasons,
+}
 
 
 if __name__ == "__main__":
