@@ -91,19 +91,6 @@ def everything_at_once() -> list[str]:
     return [WORDS[found["seeds"] - found["solved"]], *[WORDS[found["seeds"]]] * 2]
 
 
-def three_by_three() -> list[str]:
-    """On how many seeds both have been run, and adaptive is ahead on each."""
-    adaptive, linear = (
-        {run["seed"]: run["exact_match"] for run in row["each"]}
-        for method in ("adaptive", "icot")
-        for row in stored("lm-multiply-3")["rows"]
-        if row["method"] == method
-    )
-    assert adaptive.keys() == linear.keys()
-    assert all(adaptive[seed] > linear[seed] for seed in linear)
-    return [WORDS[len(linear)]]
-
-
 def deep_parity() -> list[Any]:
     """Of the default method on language models: the size, and seeds in words."""
     (found,) = (row for row in stored("lm-scattered-30")["rows"] if row["method"] == "adaptive")
@@ -161,11 +148,6 @@ CLAIMS: list[Claim] = [
         "README.md",
         "Multiplication 2 × 2: {} of {};",
         lambda: [WORDS[stored("lm-multiply-scattered")["rows"][0][key]] for key in ("solved", "seeds")],
-    ),
-    (
-        "README.md",
-        "`adaptive` ahead of linear ICoT on {0} seeds of {0}",
-        three_by_three,
     ),
     (
         "README.md",
