@@ -138,7 +138,14 @@ def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]]
     for step, stage, accuracy in evaluations:
         run.append_metrics({"step": step, "stage": stage, "exact_match": accuracy})
     records = [{"stage": stage + 1, "steps": 10 + stage} for stage in range(stages)]
-    result = {"exact_match": exact, "examples": 200, "stages": records, "steps": 40, "tokens": 1001}
+    result = {
+        "exact_match": exact,
+        "word_match": (1 + exact) / 2,
+        "examples": 200,
+        "stages": records,
+        "steps": 40,
+        "tokens": 1001,
+    }
     run.finish({**result, "tokens_per_answer": 3.0, "seconds": 2.0})
 
 
@@ -162,6 +169,7 @@ def test_row_of_finished_runs(tmp_path: Path):
         "exact_match": mean,
         "exact_match_low": low,
         "exact_match_high": 1.0,
+        "word_match": pytest.approx((1 + mean) / 2),
         "solved": 1,
         "reached": 2,
         "stages": 2,
@@ -173,9 +181,16 @@ def test_row_of_finished_runs(tmp_path: Path):
         "steps_to_99": None,  # one of three
         "steps_after_explicit": None,
         "each": [
-            {"seed": 0, "exact_match": 1.0, "explicit": 10, "after_explicit": 20, "steps": [10, 11]},
-            {"seed": 1, "exact_match": 0.98, "explicit": 10, "after_explicit": None, "steps": [10, 11]},
-            {"seed": 2, "exact_match": 0.5, "explicit": 10, "after_explicit": None, "steps": [10]},
+            {"seed": 0, "exact_match": 1.0, "word_match": 1.0, "explicit": 10, "after_explicit": 20, "steps": [10, 11]},
+            {
+                "seed": 1,
+                "exact_match": 0.98,
+                "word_match": 0.99,
+                "explicit": 10,
+                "after_explicit": None,
+                "steps": [10, 11],
+            },
+            {"seed": 2, "exact_match": 0.5, "word_match": 0.75, "explicit": 10, "after_explicit": None, "steps": [10]},
         ],
         "seconds": 2.0,
         "runs": [str(folder / f"seed-{seed}") for seed in range(3)],

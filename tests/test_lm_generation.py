@@ -237,6 +237,13 @@ def test_exact_match_counts(right):
 # lm eval
 
 
+def test_word_match_counts_what_is_half_right():
+    examples = [Example("2 * 3", (), answer) for answer in ("6 0 1 2", "6 0 1 2", "6 0", "6 0", "6")]
+    found = Answers(["6 0 1 2", "6 9 1", "6 0 6 0", "0 6", None], 0, 0.0)
+    assert found.word_match(examples) == pytest.approx((1 + 2 / 4 + 2 / 4 + 0 + 0) / 5)
+    assert found.summary(examples)["word_match"] == found.word_match(examples)
+
+
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A model folder as lm train writes it, with weights that know nothing."""
@@ -257,7 +264,8 @@ def test_eval_says_what_the_contract_says(folder, tmp_path, capsys, monkeypatch)
     assert LmEval(folder, examples=20, stages="all", chain=True, out=tmp_path / "out", json=True)() == 0
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {
-        *("exact_match", "exact_match_low", "exact_match_high", "examples", "examples_per_second", "generated_tokens"),
+        *("exact_match", "exact_match_low", "exact_match_high", "word_match", "examples"),
+        *("examples_per_second", "generated_tokens"),
         *("stages", "chain_exact_match", "chain_examples_per_second", "speedup", "seconds"),
     }
     assert found["examples"] == 20

@@ -12,7 +12,7 @@ from typing import Any
 from internalize.cli import _parse  # pyright: ignore[reportPrivateUsage]  (a command's words, as users give them)
 from internalize.lm.against import against_linear
 from internalize.lm.options import with_method
-from internalize.rows import lower_median, over_seeds
+from internalize.rows import lower_median, mean_of, over_seeds
 
 Row = dict[str, Any]
 _MEANS = ("tokens", "tokens_per_answer", "seconds")
@@ -71,6 +71,7 @@ def _together(one: Row, other: Row, questions: int) -> Row:
         "exact_match": exact["accuracy"],
         "exact_match_low": exact["accuracy_low"],
         "exact_match_high": exact["accuracy_high"],
+        "word_match": mean_of(each, "word_match"),
         "solved": exact["solved"],
         "reached": one["reached"] + other["reached"],
         "attempts": statistics.fmean(len(run["steps"]) for run in each),

@@ -59,6 +59,12 @@ def median_of(lines: Sequence[Json | None], key: str) -> float | None:
     return lower_median([None if line is None else line[key] for line in lines])
 
 
+def mean_of(lines: Sequence[Json], key: str) -> float | None:
+    """The mean of what the seeds' lines say under this key; None if one does not say."""
+    values = [line.get(key) for line in lines]
+    return None if None in values else statistics.fmean(value for value in values if value is not None)
+
+
 def keep_rows(out: Path, of: str, rows: Sequence[Json]) -> list[Json]:
     """Write rows to ``out/rows.json``, in the place of those with the same subject, and return them with what they are of."""
     path = out / ROWS

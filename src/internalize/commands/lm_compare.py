@@ -99,5 +99,16 @@ def _print(rows: list[dict[str, Any]]) -> None:
         }
         for row in rows
     ]
-    columns = ("budget", "method", "exact_match", "95 %", "solved", "stages", "stage_steps", "steps", "tokens")
+    columns = (
+        "budget",
+        "method",
+        "exact_match",
+        "95 %",
+        "word_match",
+        "solved",
+        "stages",
+        "stage_steps",
+        "steps",
+        "tokens",
+    )
     print_table(shown, (*columns, "tokens_per_answer", "steps_to_99", "seconds"))

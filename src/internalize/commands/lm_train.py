@@ -96,5 +96,5 @@ class LmTrain:
         else:
             if not self.seeds:
                 print_table(rows[0]["stages"], ("stage", "hidden", "steps", "exact_match", "passed"))  # pyright: ignore[reportArgumentType]
-            print_table(rows, ("seed", "exact_match", "examples", "steps", "tokens", "seconds", "out"))
+            print_table(rows, ("seed", "exact_match", "word_match", "examples", "steps", "tokens", "seconds", "out"))
         return 0

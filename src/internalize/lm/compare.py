@@ -29,7 +29,7 @@ from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOpti
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
 from internalize.lm.train import KIND, check_finished, run_config
-from internalize.rows import ROWS, first_solved, median_of, over_seeds
+from internalize.rows import ROWS, first_solved, mean_of, median_of, over_seeds
 from internalize.runs import Run
 from internalize.workers import run_all
 
@@ -275,6 +275,7 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         {
             "seed": seed,
             "exact_match": run.result["exact_match"],
+            "word_match": run.result.get("word_match"),
             **explicit_and_after(run, setting.stages),
             "steps": [stage["steps"] for stage in run.result["stages"]],
         }
@@ -287,6 +288,7 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         "exact_match": exact["accuracy"],
         "exact_match_low": exact["accuracy_low"],
         "exact_match_high": exact["accuracy_high"],
+        "word_match": mean_of(each, "word_match"),
         "solved": exact["solved"],
         "reached": sum(any(r["stage"] == setting.stages for r in result["stages"]) for result in results),
         "stages": setting.stages,

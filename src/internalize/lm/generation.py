@@ -5,6 +5,7 @@ may write as many tokens as any other.
 """
 
 import contextlib
+import operator
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -45,7 +46,17 @@ class Answers:
         """The same with its 95 % interval, by the contract's names."""
         share = self.exact_match(examples)
         low, high = wilson(sum(self.right(examples)), len(examples))
-        return {"exact_match": share, "exact_match_low": low, "exact_match_high": high, "examples": len(examples)}
+        found = {"exact_match": share, "exact_match_low": low, "exact_match_high": high}
+        return {**found, "word_match": self.word_match(examples), "examples": len(examples)}
+
+    def word_match(self, examples: Sequence[Example]) -> float:
+        """The mean share of an answer's words that stand in their true place: what is half right counts by half.
+
+        A word too many or too few is a wrong one.
+        """
+        pairs = [((answer or "").split(), e.answer.split()) for answer, e in zip(self.answers, examples, strict=True)]
+        shares = (sum(map(operator.eq, own, truth)) / max(len(own), len(truth)) for own, truth in pairs)
+        return sum(shares) / len(pairs)
 
     def right(self, examples: Sequence[Example]) -> list[bool]:
         """Whether each answer is the true one."""
