@@ -1,14 +1,18 @@
 """Why a stage has not got on: each reason where it holds, and the next one where it does not."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from internalize.cli import main
 from internalize.files import write_json
 from internalize.lm.account import ABOVE, READ, accounts, read_from
+from internalize.lm.certificates.world import World
 from internalize.lm.kept import open_kept
 from internalize.lm.probe import probe
 from internalize.lm.train import train
@@ -194,8 +198,10 @@ def test_accounts_of_a_run(run: Run, capsys: pytest.CaptureFixture[str]):
 def test_accounts_of_some_of_a_run(run: Run, tmp_path: Path):
     kept = open_kept(run.path, examples=256)
     assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
-    (last,) = probe(replace(kept, asked=[3]))["accounts"]
-    assert (last["stage"], last["found"]) == (3, None)
+    read = probe(replace(kept, asked=[3]))
+    (last,) = read["accounts"]
+    assert last == next(each for each in probe(kept)["accounts"] if each["stage"] == 3)  # the one before is read for it
+    assert {row["stage"] for row in read["rows"]} == {3}
     for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
         (run.path / "stages" / "stage-2").rename(tmp_path / name)
         assert open_kept(tmp_path / name, examples=256).asked == [3]
@@ -208,10 +214,34 @@ def test_order_is_that_of_training(run: Run):
     order = [1, 3, 2, 3]
     write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order]})
     kept = open_kept(run.path, examples=256)
-    assert kept.before == {2: 1, 3: 2}
+    assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 2}, 3, [(2, 3), (1, 2)])
     write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order[:3]]})
     kept = open_kept(run.path, examples=256)
-    assert kept.before == {2: 1, 3: 1}
+    assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 1}, 2, [(1, 2)])  # 3 was given up
+    assert open_kept(run.path, examples=256, stage="last").asked == [2]
+    assert same_weights(World.of_folder(run.path, 256).model, kept.model(2))
     read = {(row["stage"], row["hidden"]) for row in probe(kept)["rows"]}
     assert {(1, 1), (1, 2), (2, 1), (3, 2)} <= read
     write_json(run.path / "result.json", result)
+    assert open_kept(run.path, examples=256, stage="last").asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("order", "before", "final"),
+    [([1, 3, 2], {2: 1, 3: 1}, 2), ([1, 3, 2, 3], {2: 1, 3: 1}, 2), ([1, 2, 3], {2: 1, 3: 2}, 3)],
+)
+def test_order_of_a_run_that_is_not_finished(
+    run: Run, tmp_path: Path, order: list[int], before: dict[int, int], final: int
+):
+    """By its evaluations. What is tried for a second time has kept the model of the first."""
+    begun = tmp_path / "begun"
+    shutil.copytree(run.path, begun, ignore=shutil.ignore_patterns("result.json", "model"))
+    line = run.metrics()[0]
+    lines = [{**line, "step": step, "stage": stage} for step, stage in enumerate(order, 1)]
+    (begun / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    kept = open_kept(begun, examples=256)
+    assert (kept.before, kept.final) == (before, final)
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ class Kept:
     """All that were kept, those before the ones that are asked about among them."""
     before: dict[int, int]
     """The stage with whose model each began, if that was kept."""
+    final: int
+    """The stage that the run ended with: of adaptive not the highest, if that was given up."""
     asked: list[int]
     text: TextFormat
     stages: TextStages
@@ -41,6 +44,16 @@ class Kept:
     data: str
     seed: int
     device: str
+
+    @property
+    def lineage(self) -> list[tuple[int, int]]:
+        """The stages that led to the final model, each with the one that began with its model, the last pair first."""
+        pairs: list[tuple[int, int]] = []
+        stage = self.final
+        while stage in self.before:
+            pairs.append((self.before[stage], stage))
+            stage = self.before[stage]
+        return pairs
 
     def model(self, stage: int) -> Any:
         """The model of a stage, ready to be read."""
@@ -80,7 +93,9 @@ def open_kept(
     asking = Asking.read(min(found.items())[1] if run else folder)
     if not run:
         found = {_stage_of(folder, len(asking.hidden)): folder}
-    asked = _asked(stage, list(found))
+    order = _order(run) if run else list(found)
+    final = next((stage for stage in reversed(order) if stage in found), max(found))
+    asked = _asked(stage, list(found), final)
     original = _examples(run, asking, data, seed, examples, say)
     model, tokenizer = load_model(found[asked[0]])
     text, stages, given = as_asked(found[asked[0]], asking, model, tokenizer, original, say)
@@ -88,7 +103,8 @@ def open_kept(
     spec = data or asking.data
     return Kept(
         found,
-        _before(run, found) if run else {},
+        _before(order, found),
+        final,
         asked,
         text,
         stages,
@@ -109,19 +125,26 @@ def _stage_of(folder: Path, last: int) -> int:
     return said if 1 <= said <= last else last
 
 
-def _before(run: Run, kept: Collection[int]) -> dict[int, int]:
+def _order(run: Run) -> list[int]:
+    """Stages in the order of training; of adaptive one may come twice."""
+    records = run.result["stages"] if run.finished else run.metrics()
+    order = [stage for stage, _ in groupby(int(record["stage"]) for record in records)]
+    again = not run.finished and order[-1:] and order[-1] in order[:-1]
+    return order[:-1] if again else order  # the model that was kept is that of the time before
+
+
+def _before(order: Sequence[int], kept: Collection[int]) -> dict[int, int]:
     """The stage with whose model each stage began. In the order of training that is the latest one before it that hides less:
     what is given up is followed by something smaller.
     """
-    order: list[int] = [stage["stage"] for stage in run.result["stages"]] if run.finished else sorted(kept)
     begins = {stage: next((s for s in reversed(order[:at]) if s < stage), 0) for at, stage in enumerate(order)}
     return {stage: earlier for stage, earlier in begins.items() if earlier in kept and stage in kept}
 
 
-def _asked(stage: str, found: Sequence[int]) -> list[int]:
+def _asked(stage: str, found: Sequence[int], final: int) -> list[int]:
     if stage == "all":
         return list(found)
-    number = max(found) if stage == "last" else int(stage) if stage.isdecimal() else 0
+    number = final if stage == "last" else int(stage) if stage.isdecimal() else 0
     if number not in found:
         raise InputError(f"stage={stage!r} is not all, last or one of the stages kept: {', '.join(map(str, found))}")
     return [number]

@@ -42,7 +42,9 @@ def probe(
             f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the units of the longest chain"
         )
     jobs = [(stage, budget) for stage in kept.asked for budget in _budgets(kept, stage, hidden)]
+    asked = {(stage, budget.hidden) for stage, budget in jobs}
     rows: list[Json] = []
+    also: list[Json] = []  # for the accounts: what the model had that a stage began with
     model, before, at = None, None, 0
     for done, (stage, budget) in enumerate(jobs):
         if at != stage:
@@ -50,6 +52,9 @@ def probe(
             before = None if earlier is None else model if at == earlier else kept.model(earlier)
             model, at = kept.model(stage), stage
         rows += _rows(kept, stage, budget, model, before)
+        own = budget.hidden == stages.hidden[min(stage - 1, stages.last)]
+        if own and before is not None and (kept.before[stage], budget.hidden) not in asked:
+            also += _rows(kept, kept.before[stage], budget, before, None)
         report(done + 1, len(jobs), f"stage {stage}, {budget.hidden} hidden")
     return {
         "data": kept.data,
@@ -58,7 +63,7 @@ def probe(
         "steps": len(kept.levels),
         "levels": kept.levels,
         "rows": rows,
-        "accounts": accounts(rows, dict(enumerate(stages.hidden, 1)), kept.before, _made_of(kept)),
+        "accounts": accounts([*rows, *also], dict(enumerate(stages.hidden, 1)), kept.before, _made_of(kept)),
         "seconds": round(time.perf_counter() - began, 3),
     }
 

@@ -1,7 +1,7 @@
 """Hidden nodes: there in time, left alone by later stages, and the answer that they are for."""
 
+import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ def _control(world: World, node: int) -> Tensor:
 def frozen_nodes(world: World) -> Finding:
     """What a stage had hidden the next one leaves as it was: how often a probe that was fitted to the states of the one reads
     something else in those of the other, least over the layers that the node may use and the earlier model has it in, at the worst
-    node of all neighbouring stages that were kept.
+    node of all stages that were kept and led to the final model.
 
     The paper's trained layers keep their weights. Here all weights move, and what is asked is that the same direction in the same
     layer still says the same. Nodes that the earlier stage does not have are no part of it.
@@ -62,7 +62,7 @@ def frozen_nodes(world: World) -> Finding:
         return not_applicable("the stages were not kept: lm train --keep-stages does")
     found: list[tuple[float, int, int]] = []
     missing = 0
-    for before, after in pairwise(sorted(world.kept.folders)):
+    for before, after in world.kept.lineage:
         stages = world.kept.stages
         hidden = ~sequences_of(world.kept, stage_budget(stages, min(before - 1, stages.last))).cells.shown
         nodes = [node for node in range(world.task.k - 2) if bool(hidden[:, node].all())]
@@ -77,7 +77,7 @@ def frozen_nodes(world: World) -> Finding:
     left_out = f"; {missing} that a stage had hidden without having them are left out" if missing else ""
     if not found:
         return not_applicable(f"no stage but the last hides a node that its model has{left_out}")
-    worst, node, stage = max(found)
+    worst, node, stage = max(found, key=lambda each: (math.isnan(each[0]), *each))
     return Finding(worst, ERROR, f"{world.name(node)} in stage {stage}{left_out}")
 
 

@@ -94,8 +94,8 @@ class World:
 
     @cached_property
     def model(self) -> Any:
-        """That of the last stage."""
-        return self.kept.model(max(self.kept.folders))
+        """That which the run ended with."""
+        return self.kept.model(self.kept.final)
 
     @cached_property
     def readings(self) -> Readings:
