@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tools.findings import BENCH, FAULTS, PAGES, STORED, all_tables, filled
 from tools.seeds import check_options, with_more_seeds
+from tools.stalls import after_explicit
 
 from internalize.lm.options import LmTrainOptions
 
@@ -19,6 +20,8 @@ TABLES = all_tables()
 def test_tables_are_the_stored_rows(page: Path):
     text = page.read_text(encoding="utf-8")
     assert filled(text, TABLES) == text
+    marks = re.findall(r"<!-- table: (.*?) -->", text)
+    assert filled(text, dict.fromkeys(TABLES, "|new|")).count("|new|") == len(marks)  # none is passed over
     numbers = {"speed.md": "`solve_over_matmul` | **0.", "finite-n.md": "| 256 | 41715 | 41485 (40239"}
     numbers |= {"language-models.md": "| log-icot | 10 | 10 |", "reliability.md": " | 0 |\n"}
     number = numbers.get(page.name, "| 20 of 20 |")
@@ -110,7 +113,14 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
             [{**row, "stages": 1, "steps_to_99": 7} for row in part(0)], [{**r, "stages": 1} for r in part(1)], 4096
         )
     others = [{**row, "layers": 99} for row in part(1)]
-    assert len(with_more_seeds(part(0), others, 4096)) == 2 * len(whole)
+    both = with_more_seeds(part(0), others, 4096)
+    alone = with_more_seeds([], part(0), 4096) + with_more_seeds([], others, 4096)
+    assert both == alone  # linear with other layers is not what they are against
+
+
+def test_a_setting_of_which_no_run_is_solved():
+    assert after_explicit({"runs": [{"exact_match": 0.5, "steps": [100, 200]}]}) == "–"
+    assert after_explicit({"runs": [{"exact_match": 1.0, "steps": [100, 200, 31]}]}) == "231"
 
 
 def test_seeds_of_other_options_are_not_added():

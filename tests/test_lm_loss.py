@@ -25,13 +25,16 @@ SIZES: dict[str, Any] = {
         "num_attention_heads": 2,
         "word_embed_proj_dim": 16,
     },
+    # These two have a norm of such a name in every layer as well.
+    "biogpt": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2},
+    "xglm": {"num_layers": 3, "d_model": 16, "ffn_dim": 32, "attention_heads": 2, "activation_dropout": 0.0},
 }
 
 
-def made(kind: str) -> Any:
+def made(kind: str, **options: Any) -> Any:
     torch.manual_seed(0)
     ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = AutoConfig.for_model(kind, vocab_size=11, max_position_embeddings=32, **ids, **SIZES[kind])
+    config = AutoConfig.for_model(kind, vocab_size=11, max_position_embeddings=32, **ids, **SIZES[kind], **options)
     config.loss_type = "ForCausalLM"
     return AutoModelForCausalLM.from_config(config).eval()  # no dropout
 
@@ -103,6 +106,18 @@ def test_a_model_without_such_a_norm():
 
     with pytest.raises(InputError, match="Bare has none by the names ln_f, .*take --layer-loss 0"):
         LayeredLoss(Bare(), 1.0)
+    with pytest.raises(InputError, match="OPTForCausalLM has none by the names"):  # those in its layers are not it
+        LayeredLoss(made("opt", do_layer_norm_before=False), 1.0)
+
+
+def test_weights_in_half_precision(batch: dict[str, torch.Tensor]):
+    """Adapters in mixed precision stand beside weights that stay as they are in their file; states come in float32."""
+    model = made("gpt2").to(torch.bfloat16)
+    outputs = model(**batch, output_hidden_states=True)
+    loss = LayeredLoss(model, 1.0)
+    expected = loss(outputs, batch["labels"])
+    outputs.hidden_states = tuple(states.float() for states in outputs.hidden_states)
+    assert loss(outputs, batch["labels"]).item() == expected.item()
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])

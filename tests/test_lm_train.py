@@ -18,6 +18,7 @@ from internalize.cli import main
 from internalize.errors import InputError
 from internalize.files import read_json
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
+from internalize.lm.evaluation import open_subject
 from internalize.lm.models import Asking
 from internalize.lm.options import Method
 from internalize.lm.plan import plan
@@ -303,6 +304,32 @@ def test_data_that_changed_are_another_run(tmp_path: Path):
     data.write_text("".join(lines[1:]))
     with pytest.raises(InputError, match="holds another run: its data_sha256"):
         train(options, 0, Run(tmp_path / "run"), resume=True)
+    with pytest.raises(InputError, match="what was held out is not known any more; put it back, or give --data"):
+        open_subject(tmp_path / "run")
+    assert len(open_subject(tmp_path / "run", str(data)).examples) == 80
+    data.write_text("".join(lines))
+    assert open_subject(tmp_path / "run").examples == work.source.test()
+
+
+def test_levels_hold_for_what_is_held_out_as_well(tmp_path: Path):
+    """One chain in the data is no equation; wherever it falls, auto takes steps, and the run comes to its end."""
+    data = tmp_path / "data.txt"
+    lines = [
+        f"{a} {b}||<<{a}+{b}={a + b}>> <<{a + b}*2={2 * (a + b)}>> #### {2 * (a + b)}\n"
+        for a in range(5)
+        for b in range(5)
+    ]
+    data.write_text("".join([*lines, "7 7||<<so>> <<then>> #### 28\n"]))
+    options = replace(TINY, data=str(data), levels="auto", method="log-icot")
+    held_out: set[str] = set()
+    for seed in range(12):
+        work = Internalization(options, seed=seed)
+        assert work.levels == "steps"
+        assert work.leveled(work.source.test())
+        held_out |= {e.question for e in (*work.source.test(), *work.source.validation)}
+    assert "7 7" in held_out
+    with pytest.raises(InputError, match="is no equation"):
+        Internalization(replace(options, levels="graph"))
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,7 @@ def filled(page: str, found: dict[str, str]) -> str:
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n{found[match[2]]}\n{match[3]}"
 
-    return re.sub(r"(<!-- table: (\S+) -->)\n[^<]*?(<!-- end -->)", fill, page)
+    return re.sub(r"(<!-- table: (\S+) -->)\n.*?(<!-- end -->)", fill, page, flags=re.DOTALL)
 
 
 def main() -> None:

@@ -33,7 +33,11 @@ def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) ->
             found.append(row)
         else:
             found[place] = _together(found[place], row, questions)
-    return against_linear(found)
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in found:
+        groups.setdefault(_subject(row)[:-1], []).append(row)  # all but the method
+    against = {_subject(row): row for rows in groups.values() for row in against_linear(rows)}
+    return [against[_subject(row)] for row in found]
 
 
 def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:

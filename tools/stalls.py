@@ -55,7 +55,7 @@ def by_setting(rows: Sequence[Row]) -> list[Row]:
 def after_explicit(row: columns.Row) -> str:
     """Updates after the explicit stage, of the runs that are solved."""
     found = [sum(run["steps"][1:]) for run in row["runs"] if run["exact_match"] >= SOLVED]
-    return columns.number(round(sum(found) / len(found)))
+    return columns.number(round(sum(found) / len(found))) if found else "–"
 
 
 def reasons(row: columns.Row) -> str:

@@ -20,11 +20,11 @@ from typing import Any, Final, Literal, get_args
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
-from internalize.files import write_json
+from internalize.files import present, write_json
 from internalize.lm.against import against_linear, explicit_and_after
 from internalize.lm.internalization import SAMPLE, Internalization
 from internalize.lm.jobs import How, LmJob
-from internalize.lm.models import load_tokenizer
+from internalize.lm.models import OURS, Asking, load_tokenizer
 from internalize.lm.options import METHODS, LmTrainOptions, Method, ScheduleOptions, with_adaptive, with_method
 from internalize.lm.plan import expected_lengths, stage_begins
 from internalize.lm.schedule import Schedule
@@ -269,14 +269,15 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         return None
     runs = list(found.values())
     results = [run.result for run in runs]
-    solved = [first_solved(run, setting.stages, "exact_match") for run in runs]
+    stages = {seed: _stages(run, setting) for seed, run in found.items()}
+    solved = [first_solved(run, stages[seed], "exact_match") for seed, run in found.items()]
     exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
     each = [
         {
             "seed": seed,
             "exact_match": run.result["exact_match"],
             "word_match": run.result.get("word_match"),
-            **explicit_and_after(run, setting.stages),
+            **explicit_and_after(run, stages[seed]),
             "steps": [stage["steps"] for stage in run.result["stages"]],
         }
         for seed, run in found.items()
@@ -290,7 +291,7 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         "exact_match_high": exact["accuracy_high"],
         "word_match": mean_of(each, "word_match"),
         "solved": exact["solved"],
-        "reached": sum(any(r["stage"] == setting.stages for r in result["stages"]) for result in results),
+        "reached": sum(run.result["stages"][-1]["stage"] == stages[seed] for seed, run in found.items()),
         "stages": setting.stages,
         "attempts": statistics.fmean(len(result["stages"]) for result in results),
         "stage_steps": setting.stage_steps,
@@ -303,6 +304,12 @@ def _row(setting: Setting, seeds: Sequence[int], out: Path) -> Json | None:
         "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
         "runs": [str(run.path) for run in runs],
     }
+
+
+def _stages(run: Run, setting: Setting) -> int:
+    """How many stages a run has: of a file the longest chain may be one that another seed holds out."""
+    model = run.path / "model"
+    return len(Asking.read(model).hidden) if present(model / OURS) else setting.stages
 
 
 def _mean(results: Sequence[Mapping[str, Any]], key: str) -> int:

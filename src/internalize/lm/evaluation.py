@@ -15,9 +15,9 @@ from internalize.lm.levels import resolve_levels
 from internalize.lm.models import OURS, Asking, check_vocabulary, load_model
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.removal import TextStages, unit_of
-from internalize.lm.source import Source, eval_examples, source_of
+from internalize.lm.source import eval_examples
 from internalize.lm.tasks import get_task, is_task
-from internalize.lm.train import KIND, options_of
+from internalize.lm.train import KIND, run_source
 from internalize.runs import Run
 
 Json = dict[str, Any]
@@ -195,11 +195,6 @@ def our_run(folder: Path, asked_by: str) -> Run | None:
             f"{folder} holds a run of kind {config.get('kind')!r}; {asked_by} takes one of lm train, or a model"
         )
     return Run.open(folder)
-
-
-def run_source(run: Run, say: Say) -> Source:
-    """The data of a run, with what it held out."""
-    return source_of(options_of(run.config), run.config.get("seed", 0), say)
 
 
 def _examples(

@@ -56,13 +56,13 @@ class Internalization:
         everything = self.source.training_sample(self.source.size or SAMPLE // 10)
         self.levels: LevelSource
         by_levels = options.curriculum().method == "log-icot"
-        self.levels, leveled = resolve_levels(everything, options.levels if by_levels else "steps")
-        self.tokenizer = tokenizer or word_tokenizer(
-            [*everything, *self.source.validation, *self.source.test(options.test_examples)]
-        )
+        # What is asked in the end counts, too: it would be late to find then that it has no such levels.
+        all_of_it = [*everything, *self.source.validation, *self.source.test(options.test_examples)]
+        self.levels, leveled = resolve_levels(all_of_it, options.levels if by_levels else "steps")
+        self.tokenizer = tokenizer or word_tokenizer(all_of_it)
         self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
         validation = self.leveled(self.source.validation)
-        chains = self.text.chains(_spread(leveled))
+        chains = self.text.chains(_spread(leveled[: len(everything)]))
         self.stages = TextStages.measure(options, chains, self.text.slot)
         self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(validation)]))
         """Positions that the longest sequence needs, at whatever stage."""

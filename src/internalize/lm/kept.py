@@ -9,13 +9,13 @@ from typing import Any, Final
 from internalize.errors import InputError
 from internalize.files import present
 from internalize.lm.chains import TextFormat
-from internalize.lm.evaluation import as_asked, our_run, run_source
+from internalize.lm.evaluation import as_asked, our_run
 from internalize.lm.example import Example
 from internalize.lm.models import OURS, Asking, load_model, positions_of
 from internalize.lm.removal import TextStages
 from internalize.lm.source import eval_examples, open_source
 from internalize.lm.tasks import get_task, is_task
-from internalize.lm.train import kept_stages
+from internalize.lm.train import kept_stages, run_source
 from internalize.runs import Run
 
 Say = Callable[[str], None]

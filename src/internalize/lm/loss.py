@@ -18,8 +18,8 @@ from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.removal import IGNORED, TextStages
 
-_NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_norm", "norm_f")
-"""What architectures call the norm between the last layer and the head."""
+_NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_norm", "norm_f", "layer_norm")
+"""What architectures call the norm between the last layer and the head. Some call those inside of a layer the same."""
 
 
 class LayeredLoss:
@@ -38,6 +38,8 @@ class LayeredLoss:
                 f"{', '.join(_NORMS)}; take --layer-loss 0"
             )
         self.norm = norm
+        self.dtype: torch.dtype = next(norm.parameters()).dtype
+        """In mixed precision states may come in another than the norm and the head have."""
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a batch, or of a part of one with ``num_items_in_batch`` supervised tokens in all."""
@@ -47,14 +49,15 @@ class LayeredLoss:
         below = outputs.hidden_states[1:-1]  # the first is the embedding, the last is what the logits are made of
         loss = cross_entropy(outputs.logits[:, :-1][supervised].float(), target, reduction="sum")
         for states in below:
-            logits = self.head(self.norm(states[:, :-1][supervised]))
+            logits = self.head(self.norm(states[:, :-1][supervised].to(self.dtype)))
             loss = loss + self.weight / len(below) * cross_entropy(logits.float(), target, reduction="sum")
         return loss / (target.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
 def last_norm(model: Any) -> nn.Module | None:
-    """The norm that stands between a model's last layer and its head: the one of such a name that is least deep."""
-    found = [(name.count("."), module) for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in _NORMS]
+    """The norm that stands between a model's last layer and its head: of such a name, not in a list of layers, least deep."""
+    parts = ((name.split("."), module) for name, module in model.named_modules())
+    found = [(len(path), module) for path, module in parts if path[-1] in _NORMS and not any(map(str.isdecimal, path))]
     return min(found, key=lambda each: each[0])[1] if found else None
 
 

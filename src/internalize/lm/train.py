@@ -23,6 +23,7 @@ from internalize.lm.callback import Json, read_place, whole_checkpoints
 from internalize.lm.internalization import Internalization
 from internalize.lm.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
 from internalize.lm.options import LmTrainOptions
+from internalize.lm.source import Source, source_of
 from internalize.lm.tasks import is_task
 from internalize.runs import Run, begin_runs
 
@@ -332,12 +333,28 @@ def kept_stages(run: Run) -> dict[int, Path]:
 
 def run_config(options: LmTrainOptions, seed: int) -> Json:
     """What `config.json` says of a run. A run that went on with other data would be another one."""
+    return {**options.as_json(), "seed": seed, "data_sha256": _data_digests(options)}
+
+
+def _data_digests(options: LmTrainOptions) -> dict[str, str]:
     digests: dict[str, str] = {}
     for name in filter(None, (options.data, options.validation)):
         if not is_task(name) and (path := Path(name)).is_file():
             with reading(path), path.open("rb") as file:
                 digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return {**options.as_json(), "seed": seed, "data_sha256": digests}
+    return digests
+
+
+def run_source(run: Run, say: Callable[[str], None]) -> Source:
+    """The data of a run, with what it held out. Of other data it would hold out other examples, that it was trained on."""
+    options = options_of(run.config)
+    source = source_of(options, run.config.get("seed", 0), say)  # says it better if there is no file
+    if _data_digests(options) != (run.config.get("data_sha256") or {}):
+        raise InputError(
+            f"{options.data} has changed since {run.path} was trained on it, and what was held out is not known any more; "
+            "put it back, or give --data"
+        )
+    return source
 
 
 def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
