@@ -20,7 +20,10 @@ GROUPS = (["lm"], ["sweep"])
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_python_blocks_run(name: str, capsys: pytest.CaptureFixture[str]):
+def test_python_blocks_run(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # some keep a run
     exec(compile(BLOCKS[name], name, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out
 

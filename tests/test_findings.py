@@ -11,6 +11,7 @@ from tools.seeds import check_options, with_more_seeds
 from tools.stalls import after_explicit
 
 from internalize.lm.options import LmTrainOptions
+from internalize.rows import lower_median
 
 ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 TABLES = all_tables()
@@ -116,6 +117,17 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
     both = with_more_seeds(part(0), others, 4096)
     alone = with_more_seeds([], part(0), 4096) + with_more_seeds([], others, 4096)
     assert both == alone  # linear with other layers is not what they are against
+
+
+@pytest.mark.parametrize("path", sorted(STORED.parent.glob("lm-*.json")), ids=lambda path: path.stem)
+def test_medians_are_those_of_the_seeds(path: Path):
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        if "steps_after_explicit" in row and row["stages"] > 1:
+            after = [run["after_explicit"] for run in row["each"]]
+            all_of_it = [
+                None if own is None else run["explicit"] + own for run, own in zip(row["each"], after, strict=True)
+            ]
+            assert (row["steps_after_explicit"], row["steps_to_99"]) == (lower_median(after), lower_median(all_of_it))
 
 
 def test_a_setting_of_which_no_run_is_solved():

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig
 
+from internalize import lm
 from internalize.commands.lm_eval import LmEval
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat, word_tokenizer
@@ -361,3 +362,25 @@ def test_a_run_knows_what_it_held_out(tmp_path):
     assert len(subject.examples) == result["examples"]
     with pytest.raises(InputError, match="only its run folder knows what was held out"):
         open_subject(tmp_path / "run" / "model")
+
+
+def test_questions_without_answers(folder: Path, tmp_path: Path):
+    """A model is asked what nobody knows as it is asked what is known."""
+    subject = open_subject(folder, examples=30)
+    questions = [example.question for example in subject.examples]
+    known = generate_answers(subject.model, subject.text, subject.stages, subject.examples, subject.stages.last)
+    assert lm.ask(folder, questions, batch=7) == known.answers
+    cut = generate_answers(subject.model, subject.text, subject.stages, subject.examples, 1, longest=1)
+    assert cut.generated_tokens == len(questions)
+    assert lm.ask(folder, []) == []
+    for asked, longest, message in (
+        (["0 1 banana"], 9, "banana"),
+        ([" "], 9, "the question is empty"),
+        (questions, 0, "longest=0 must be at least 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            lm.ask(folder, asked, longest=longest)
+    with pytest.raises(InputError, match="is not a folder"):
+        lm.ask(tmp_path / "none", ["0 1"])
+    with pytest.raises(InputError, match="internalize.json"):
+        lm.ask(tmp_path, ["0 1"])

@@ -26,9 +26,9 @@ class PlanOptions(LmTrainOptions):
 class LmPlan:
     """What training will cost, before it begins: the stages, updates, tokens, operations and GPU-hours of each method.
 
-    Takes the options of `lm train`; nothing is trained, and of a model only the config is read. Tokens are expected ones, with
-    replay and smoothing, without padding. Operations are 6 a weight and token (with LoRA 4), and attention. For one method
-    its stages are shown, too.
+    Takes the options of `lm train`; nothing is trained, and of a model only config and tokenizer are read. Tokens are expected
+    ones, with replay and smoothing, without padding. Operations are 6 a weight and token (with LoRA 4), and attention. For
+    one method its stages are shown, too.
 
     For example:
 

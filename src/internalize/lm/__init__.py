@@ -25,6 +25,7 @@ from internalize.lm.source import of_examples, of_task, open_source
 from internalize.lm.tasks import Task, TaskStream
 
 if TYPE_CHECKING:
+    from internalize.lm.evaluation import ask
     from internalize.lm.internalization import Internalization
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "LmTrainOptions",
     "Task",
     "TaskStream",
+    "ask",
     "from_dataset",
     "of_examples",
     "of_task",
@@ -47,4 +49,8 @@ def __getattr__(name: str) -> Any:  # what needs torch and transformers is impor
         from internalize.lm.internalization import Internalization
 
         return Internalization
+    if name == "ask":
+        from internalize.lm.evaluation import ask
+
+        return ask
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

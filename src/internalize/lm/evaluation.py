@@ -75,9 +75,7 @@ def open_subject(
     if examples < 1:
         raise InputError(f"examples={examples} must be at least 1")
     run = our_run(folder, "lm eval")
-    where = run.path / "model" if run else folder
-    if run and not where.exists():
-        raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
+    where = _model_folder(folder, run)
     asking = Asking.read(where) if present(where / OURS) else None
     if asking and (slot_token or options not in (None, CurriculumOptions())):
         own = CurriculumOptions()
@@ -98,6 +96,46 @@ def open_subject(
         say(f"{where} has no {OURS}: it is asked as {options.method} with --removal {options.removal}")
     _check_length(where, model, stages, text.chains(found), say)
     return Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
+
+
+def ask(
+    folder: str | Path,
+    questions: Sequence[str],
+    *,
+    longest: int = 64,
+    batch: int = BATCH,
+    device: str = "cpu",
+    say: Say = lambda line: None,
+) -> list[str | None]:
+    """Answer questions with a model that `lm train` has trained, the whole chain hidden. (That of ``cot`` writes its chain.)
+
+    Args:
+        folder: of the run, or of the model that it wrote.
+        questions: as the training data have them.
+        longest: tokens that the model may write for each; a model that writes its chain needs more than the answer has.
+        batch: questions at once.
+        device: where the arithmetic happens.
+        say: called with a line for what a user should know.
+
+    Returns:
+        An answer a question; None where the model gave none, or wrote something before it.
+    """
+    run = our_run(Path(folder), "ask")
+    where = _model_folder(Path(folder), run)
+    asking = Asking.read(where)
+    model, tokenizer = load_model(where)
+    text = asking.text(tokenizer)
+    stages = asking.stages(text)
+    examples = [Example(question, (), question) for question in questions]  # what is true nobody knows, nor is it used
+    check_vocabulary(where, model, text, examples, say)
+    return generate_answers(model.to(device), text, stages, examples, stages.last, batch=batch, longest=longest).answers
+
+
+def _model_folder(folder: Path, run: Run | None) -> Path:
+    where = run.path / "model" if run else folder
+    if run and not where.exists():
+        raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
+    return where
 
 
 def as_asked(

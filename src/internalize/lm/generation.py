@@ -73,6 +73,7 @@ def generate_answers(
     *,
     batch: int = BATCH,
     true_length: bool = False,
+    longest: int | None = None,
     on_batch: Callable[[int], None] = lambda examples: None,
 ) -> Answers:
     """Let the model answer every example greedily at a stage: the steps that the stage shows are written by the model.
@@ -89,17 +90,20 @@ def generate_answers(
         batch: examples at once.
         true_length: write exactly as many tokens as the longest true continuation of a batch, whatever they are, to time
             it; the answers then mean nothing. Default: until the end token.
+        longest: tokens that it may write. Default: some more than the longest true continuation has.
         on_batch: called with the number of examples of every batch that is done.
     """
     if batch < 1:
         raise InputError(f"batch={batch} must be at least 1")
+    if longest is not None and longest < 1:
+        raise InputError(f"longest={longest} must be at least 1")
     model = _generating(model)
     chains = text.chains(examples)
     lengths = [continuation_length(stages, chain, stage) for chain in chains]
     room = [positions_left(model, stages, chain, stage) for chain in chains]
     order = [i for i in range(len(chains)) if room[i] > 0]
     order.sort(key=lambda i: (lengths[i], len(chains[i].prompt)))  # alike lengths together: little padding, few steps
-    most = max(lengths, default=0) + ROOM
+    most = longest or max(lengths, default=0) + ROOM
     direct = stages.hidden[stage] > 0 and stages.hidden[stage] >= len(stages.count_slots) - 1
     answers: list[str | None] = [None] * len(chains)
     generated = 0

@@ -326,7 +326,7 @@ def check_vocabulary(
     if unknown is None or unknown == text.end:
         return
     strange = [i for i, chain in enumerate(chains) if unknown in chain.prompt or unknown in chain.answer]
-    if len(strange) == len(chains):
+    if strange and len(strange) == len(chains):
         first = examples[0]
         words = f"{first.question} {first.answer}".split()
         word = next((w for w in words if unknown in text.tokenizer(w, add_special_tokens=False)["input_ids"]), words[0])

@@ -45,7 +45,8 @@ class CurriculumOptions:
     keep_positions: bool = False
     """For delete: what follows the removed tokens keeps its position numbers."""
     replay: float = 0.5
-    """Fraction of each batch that is drawn from earlier stages: what was learned stays learned."""
+    """Chance, after the first stage, that a training example is replayed, with other steps hidden than the stage hides: those
+    that --replay-of says."""
     replay_of: ReplayOf = "auto"
     """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one.
     scattered: of the whole chain every step (or token) is hidden or shown by a chance of its own, in its place. auto:
