@@ -7,6 +7,7 @@ import pytest
 
 from internalize.cli import _parse, main
 from internalize.errors import InputError
+from internalize.lm.tasks import get_task, is_task
 from tests.pages import BY_NAME, PAGES, ROOT, commands, python_blocks
 
 BLOCKS = {f"{name}-{number}": code for name in BY_NAME for number, code in enumerate(python_blocks(BY_NAME[name]), 1)}
@@ -33,6 +34,14 @@ def test_commands_are_ones_that_we_have(name: str):
     """Parsed by the real parser: every command and option exists, every value is one that it takes."""
     words = [word for word in COMMANDS[name] if word not in ("…", "--help")]  # help would hide what is wrong before it
     assert not words or words in GROUPS or callable(_parse(words))
+
+
+def test_tasks_are_ones_that_we_have():
+    """A task is read after the command line is."""
+    named = {word for words in COMMANDS.values() for word in words if is_task(word)}
+    assert len(named) > 5
+    for name in named:
+        get_task(name, 0)
 
 
 def test_the_parser_would_notice():
