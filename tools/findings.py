@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.seeds import check_options, with_more_seeds
+from tools.seeds import check_options, each_against_linear, with_more_seeds
 from tools.stalls import STALLS, by_setting
 
 from internalize import columns
@@ -98,13 +98,13 @@ def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) ->
     configs: list[Row] = []
     for row in _read(folders):
         configs += (json.loads((Path(run) / "config.json").read_text(encoding="utf-8")) for run in row["runs"])
-        asked = {key: configs[-1][key] for key in ("data", "layers", "layer_loss", "eval_every")}
+        asked = {key: configs[-1][key] for key in ("data", "layers", "layer_loss", "eval_every", "levels")}
         rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
     if more_seeds:
         stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         check_options(stored["command"], configs)
         rows = with_more_seeds(stored["rows"], rows, configs[0]["test_examples"])
-    write_rows(name, rows)
+    write_rows(name, rows if more_seeds else each_against_linear(rows))
 
 
 def _tried(row: Row) -> Row:
@@ -264,6 +264,21 @@ EQUAL: Columns = {
     },
     "ahead of linear (one-sided 95 %)": ahead,
     "updates": columns.LANGUAGE["updates in all"],
+}
+WORDS: Columns = {**EQUAL, "words of the answer right": lambda row: f"{row['word_match']:.3f}"}
+REMOVES = {
+    "adaptive": "everything at once",
+    "icot": "token by token",
+    "doubling": "1, 2, 4, … tokens",
+    "log-icot": "level by level",
+    "log-icot tokens": "half of the tokens that are left",
+}
+TREE: Columns = {
+    "method": EQUAL["method"],
+    "a stage removes": lambda row: (
+        REMOVES.get(f"{row['method']} {row['levels']}") or REMOVES[row["method"]]  # what has no levels has one way
+    ),
+    **WORDS,
 }
 DEPTH: Columns = {
     "data": lambda row: f"`{row['data']}`",

@@ -6,7 +6,7 @@ row alone (tokens, seconds) are weighted by the seeds.
 
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from internalize.cli import _parse  # pyright: ignore[reportPrivateUsage]  (a command's words, as users give them)
@@ -33,11 +33,16 @@ def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) ->
             found.append(row)
         else:
             found[place] = _together(found[place], row, questions)
+    return each_against_linear(found)
+
+
+def each_against_linear(rows: Sequence[Row]) -> list[Row]:
+    """Rows that may be of several comparisons, each with what it is ahead of linear ICoT in its own by."""
     groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in found:
-        groups.setdefault(_subject(row)[:-1], []).append(row)  # all but the method
-    against = {_subject(row): row for rows in groups.values() for row in against_linear(rows)}
-    return [against[_subject(row)] for row in found]
+    for row in rows:
+        groups.setdefault(_comparison(row), []).append(row)
+    against = {_subject(row): row for group in groups.values() for row in against_linear(group)}
+    return [against[_subject(row)] for row in rows]
 
 
 def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:
@@ -51,8 +56,12 @@ def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:
             )
 
 
+def _comparison(row: Row) -> tuple[object, ...]:
+    return tuple(row.get(key) for key in ("data", "layers", "layer_loss", "eval_every", "budget"))
+
+
 def _subject(row: Row) -> tuple[object, ...]:
-    return tuple(row.get(key) for key in ("data", "layers", "layer_loss", "eval_every", "budget", "method"))
+    return (*_comparison(row), row["method"], row.get("levels"))
 
 
 def _together(one: Row, other: Row, questions: int) -> Row:
