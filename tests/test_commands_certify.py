@@ -46,6 +46,29 @@ def test_run_folders_of_either_kind(tmp_path: Path, capsys):
     assert "Algorithm 1" in found["theorem-max"]["reason"]
 
 
+@pytest.mark.parametrize("damage", ["short", "nothing", "words", "missing"])
+def test_metrics_of_a_solve_that_do_not_say_which_samples(tmp_path: Path, capsys, damage: str):
+    """Without any the statements about samples do not apply; some, or wrong ones, are damage."""
+    run = tmp_path / "run"
+    assert cli.main(["solve", "--n", "8", "--k", "4", "--out", str(run)]) == 0
+    metrics = run / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    if damage == "short":
+        del lines[1:]
+    lines[0] |= {"nothing": {"stage_samples": 0}, "words": {"first_sample": "x"}}.get(damage, {})
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    if damage == "missing":
+        metrics.unlink()
+    capsys.readouterr()
+    assert cli.main(["certify", "--run", str(run), "--json"]) == (0 if damage == "missing" else 2)
+    said = capsys.readouterr()
+    assert damage == "missing" or ("metrics.jsonl" in said.err and said.err.count("\n") == 1)
+    if damage == "missing":
+        verdicts = {c["statement"]: c["verdict"] for c in json.loads(said.out)["certificates"]}
+        assert "violated" not in verdicts.values()
+        assert "not applicable" in verdicts.values()
+
+
 def test_anyones_weights_that_lie_are_status_1(tmp_path: Path, capsys):
     """Children of two neighbouring nodes swapped in the file: violations come first, and the exit status says so."""
     run = Run(tmp_path / "solve")

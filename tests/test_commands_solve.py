@@ -53,6 +53,14 @@ def test_finished_runs_are_shown_and_others_refused(tmp_path: Path, capsys):
     assert "is a run folder itself" in capsys.readouterr().err
 
 
+def test_of_several_seeds_all_are_begun_or_none(tmp_path: Path, capsys):
+    small = ["solve", "--n", "8", "--k", "4"]
+    assert cli.main([*small, "--seed", "2", "--samples", "700", "--out", str(tmp_path / "seed-2")]) == 0
+    assert cli.main([*small, "--seeds", "0:3", "--samples", "600", "--out", str(tmp_path)]) == 2
+    assert "seed-2" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["seed-2"]
+
+
 def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
     assert cli.main(["solve", "--preset", "paper", "--out", str(tmp_path / "paper"), "--json"]) == 1
     captured = capsys.readouterr()
@@ -84,6 +92,9 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
         (["predict", "--epsilon", "0"], "epsilon=0"),
         (["predict", "--epsilon", "1e-6"], "epsilon=1e-06 is outside"),
         (["solve", "--preset", "paper", "--epsilon", "1000"], "epsilon=1000"),
+        (["solve", "--preset", "paper", "--epsilon", "16"], "epsilon=16: n^(2+ε) = 3.87e+26 samples are more than"),
+        (["solve", "--n", "1000000", "--k", "524288", "--samples", "1", "--K", "20"], "in level form need about"),
+        (["predict", "--n", "10000000000", "--k", "2"], "n=10000000000, k=2 need about"),
         (["solve", "--K", "1e308"], "K=1e+308 is outside"),
         (["solve", "--samples", "99999999999999999999999"], "samples=99999999999999999999999"),
         (["predict", "--oracle", "random", "--oracle-error", "1e200"], "oracle_error=1e+200"),

@@ -273,7 +273,7 @@ def test_timed_models_are_the_trained_ones(out: Path):
                 assert bool((subject(bits) * truth > 0).all())
 
 
-@pytest.mark.parametrize("count", [6, 9, 100, 200])
+@pytest.mark.parametrize("count", [6, 9, 100, 200, 1200])
 def test_the_median_lies_between_these_ranks(count: int):
     """At least 95 % by the binomial, and one place further in it would be less."""
 
@@ -295,6 +295,7 @@ def test_few_values_have_no_better_interval_than_all_of_them():
         (["--of", "gates", "--optimizers", "algorithm-1"], "--of gates has variants under adamw only"),
         (["--optimizers"], "optimizers=() must name at least one"),
         (["--eval-every", "0"], "eval_every=0"),
+        (["--of", "latency", "--variants", "gates=learned"], "variants=gates=learned: --of latency has none"),
     ],
 )
 def test_requests_for_nothing_are_refused(

@@ -53,6 +53,12 @@ def test_crossing_that_is_not_there():
     assert (10 < step.low < 21, 38 < step.high < 80) == (True, True)
 
 
+def test_an_interval_goes_beyond_what_was_tried():
+    wide = half_crossing([100, 200], [4, 6], [10, 10])
+    assert wide is not None
+    assert (100 < wide.at < 200, wide.low < 50, wide.high > 400) == (True, True, True)
+
+
 def cells(words: list[str], seeds: int, chance: Any) -> pl.DataFrame:
     """Pretended cells, of which the given share succeeds."""
     rows: list[dict[str, Any]] = []

@@ -143,6 +143,40 @@ def test_what_no_number_of_samples_can_do():
     assert impossible(Setting(30, 16)) is None
 
 
+def test_small_amplitudes_are_told_what_the_prediction_leaves_out():
+    found = predict(Setting(30, 16, K=4.0), samples=8038).to_json()
+    assert found["success_probability"] > 0.99
+    assert "K=4 is below the default" in found["note"]
+    for setting in (
+        Setting(30, 16),
+        Setting(30, 16, K=20.0),
+        Setting(8, 2, K=1.0),
+    ):  # of one level nothing is trained on
+        assert "note" not in predict(setting).to_json()
+
+
+def test_two_bits_and_an_oracle():
+    """n = k = 2: there is nothing to learn, and an error must not tell the two apart."""
+    assert predict(Setting(2, 2), samples=1).success_probability == 1.0
+    for error, chance in ((0.01, 1.0), (10.0, 0.0)):
+        assert (
+            predict(Setting(2, 2, oracle="adversarial", oracle_error=error), samples=100).success_probability == chance
+        )
+    setting = Setting(2, 2, oracle="random", oracle_error=3.0)
+    (rate,), K = setting.unit_rates, setting.amplitude
+    drawn = np.random.default_rng(0).normal(size=(2, 200_000)) * K * rate * 3.0 / math.sqrt(setting.parameters)
+    same = float((np.round(drawn[0] / K) == np.round(drawn[1] / K)).mean())
+    assert predict(setting, samples=100).success_probability == pytest.approx(same, abs=0.01)
+    far = [predict(Setting(2, 2, oracle="random", oracle_error=e), samples=9).success_probability for e in (99.0, 1e6)]
+    assert 0 < far[1] < far[0] < same
+
+
+def test_choices_are_checked_in_python_as_well():
+    for name in ("oracle", "rate", "grid"):
+        with pytest.raises(InputError, match=f"{name}='worst' is not one of"):
+            Setting(30, 16, **{name: "worst"})
+
+
 def test_adversarial_error_costs_its_size_in_margin():
     """At infinite B the largest tolerated adversarial error is c·s/M² of the worst stage: half of K at the calibrated rate."""
     base = Setting(32, 16)

@@ -20,9 +20,13 @@ _CHI2: Final = 3.841458820694124
 """The 95 % point of χ² with one degree of freedom."""
 
 
+_BEYOND: Final = math.log(100)
+"""How far beyond the numbers that were tried an interval is followed."""
+
+
 @dataclass(frozen=True)
 class Crossing:
-    """The number of samples at which half of all runs succeed, with its 95 % interval."""
+    """The number of samples at which half of all runs succeed, with its 95 % interval, cut at a hundredfold of what was tried."""
 
     at: float
     low: float
@@ -41,13 +45,16 @@ def half_crossing(samples: Sequence[float], successes: Sequence[int], trials: Se
     won, lost = np.array(successes), np.array(trials) - np.array(successes)
     if len(set(samples)) < 2 or not won.any() or not lost.any():
         return None
-    middles: Reals = np.linspace(float(x.min()), float(x.max()), 1001)
+    low, high = float(x.min()), float(x.max())
+    step = (high - low) / 1000
+    beyond = math.ceil(min(_BEYOND / step, 20_000))  # the interval may reach further than what was tried
+    middles: Reals = low + step * np.arange(-beyond, 1001 + beyond)
     best: Reals = np.full(len(middles), -math.inf)
     for slope in np.geomspace(0.5, 200, 60):
         logit: Reals = slope * (x - middles[:, None])
         np.maximum(best, -np.logaddexp(0, -logit) @ won - np.logaddexp(0, logit) @ lost, out=best)
     top = int(best.argmax())
-    if top in (0, len(middles) - 1):
+    if not beyond < top < beyond + 1000:
         return None
     inside: Reals = middles[2 * (best[top] - best) <= _CHI2]
     return Crossing(*(math.exp(float(value)) for value in (middles[top], inside.min(), inside.max())))

@@ -155,6 +155,7 @@ class StepOptions:
     """Link function: cosine (the paper's) or quartic."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.K is not None and not 0 < self.K <= 10_000:
             raise InputError(f"K={self.K} is outside 0 … 10000 (a child's weight is to become K, and e^K decides)")
         if self.K is not None and self.grid == "1" and round(self.K) != self.K:

@@ -198,7 +198,7 @@ STORED: Final = (
         "phase-rounding",
         "Rounding and amplitude",
         "Rounding to multiples of K needs few samples at any K that concentrates attention; rounding to whole numbers, as "
-        "the paper has it, needs more with K², as predicted. Below K = 6 no number of samples is enough.",
+        "the paper has it, needs more with K², as predicted. Up to K = 4 no number of samples is enough.",
         "phase-rounding.json",
         "internalize sweep solve K=2,3,4,6,8,12,16 samples=400,800,1600,3200,6400,12800,25600,51200,102400,204800 grid=1,K "
         "--seeds 0:20 --stop-at-failure",

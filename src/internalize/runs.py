@@ -9,7 +9,7 @@
 | `model/`              | of `lm train`: the model as transformers writes it                          |
 | `stages/`             | of `lm train --keep-stages`: the model at the end of every stage, likewise  |
 | `snapshots/`          | weights at evaluations, named by step                                       |
-| `checkpoint/`         | what a resumed run needs; `checkpoint.json` names the tensors it belongs to |
+| `checkpoint/`         | what a resumed run needs; the newest `….json` names its tensors            |
 | `result.json`         | what `--json` prints, written last: its presence means finished             |
 | `.lock`               | held by the process that writes                                             |
 

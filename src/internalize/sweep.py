@@ -24,6 +24,7 @@ from internalize.intervals import wilson
 from internalize.jobs import TOGETHER
 from internalize.options import SolveOptions, TrainOptions
 from internalize.rows import SOLVED
+from internalize.where import condition, is_value
 from internalize.workers import Report, Seen, torch_threads
 
 if TYPE_CHECKING:
@@ -273,14 +274,12 @@ def keep_where(cells: "pl.DataFrame", conditions: Sequence[str]) -> "pl.DataFram
     """The cells with these values, each condition as ``name=value``."""
     import polars as pl
 
-    for condition in conditions:
-        name, equals, value = condition.partition("=")
-        if not equals or name not in cells.columns:
+    for name, value in map(condition, conditions):
+        if name not in cells.columns:
             raise InputError(
-                f"where={condition!r} is not of the form name=value with one of {', '.join(cells.columns)}"
+                f"where={name}={value}: the cells have no such column; they have {', '.join(cells.columns)}"
             )
-        shown = [f"{found:g}" if isinstance(found, float) else str(found) for found in cells[name]]
-        cells = cells.filter(pl.Series([text == value for text in shown], dtype=pl.Boolean))
+        cells = cells.filter(pl.Series([is_value(found, value) for found in cells[name]], dtype=pl.Boolean))
     return cells
 
 

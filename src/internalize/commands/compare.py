@@ -83,6 +83,10 @@ class Compare:
         """Make what is missing, show the rows."""
         seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
         sizes = tuple(_size(text) for text in self.sizes) or _default_sizes(self.of)
+        if self.variants and self.of in ("curricula", "latency"):
+            raise InputError(
+                f"variants={', '.join(self.variants)}: --of {self.of} has none; ablations, gates and simplifications do"
+            )
 
         from internalize.compare import CompareOptions
         from internalize.jobs import Circumstances

@@ -76,6 +76,7 @@ class Predict:
             f"the theorem's K exceeds ln n for good from (ε = {self.epsilon:g})": f"n = 10^{found['theorem_log10_n']:.0f}",
             f"success with {self.samples} samples a stage": found.get("success_probability"),
             "not possible": found.get("reason"),
+            "note": found.get("note"),
         }
         rows = [{"": name, " ": value} for name, value in answers.items() if value is not None]
         print_table(rows, ("", " "))

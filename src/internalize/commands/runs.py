@@ -7,6 +7,7 @@ import tyro
 
 from internalize.console import Flag, print_json, print_table, say
 from internalize.errors import InputError
+from internalize.where import condition, is_value
 
 _USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path")
 
@@ -38,12 +39,12 @@ class Runs:
         if not self.root.is_dir():
             raise InputError(f"{self.root} is not a folder; name the one that holds the runs")
         frame = list_runs(self.root)
-        conditions = [_condition(text) for text in self.where]
+        conditions = [condition(text) for text in self.where]
         known = {*frame.columns, *_USUAL}
         for name in (*(name for name, _ in conditions), *self.columns):
             if frame.height and name not in known:
                 raise InputError(f"no run has {name!r}; there are {', '.join(frame.columns)}")
-        rows = [row for row in frame.to_dicts() if all(_shown(row.get(name)) == value for name, value in conditions)]
+        rows = [row for row in frame.to_dicts() if all(is_value(row.get(name), value) for name, value in conditions)]
         if self.json:
             print_json({"runs": rows})
         else:
@@ -52,15 +53,3 @@ class Runs:
             if row["broken"]:
                 say(f"{row['broken']}")
         return 0
-
-
-def _condition(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise InputError(f"where={text!r} is not of the form name=value")
-    return name, value
-
-
-def _shown(value: object) -> str:
-    """A value as the table and the command line write it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -54,7 +54,7 @@ class Solve:
     def __call__(self) -> int:
         """Solve, show, keep."""
         from internalize.parity.forms import stages_of
-        from internalize.parity.kept import solve_kept
+        from internalize.parity.kept import solve_config, solve_kept
         from internalize.progress import Progress
         from internalize.runs import Run
 
@@ -67,6 +67,9 @@ class Solve:
             progress = stack.enter_context(Progress(title)) if first else None
             stages = len(stages_of(self.options))
             rows: list[dict[str, object]] = []
+            for seed, folder in zip(seeds, folders, strict=True) if first else ():  # all are begun, or none
+                config = solve_config(replace(self.options, seed=seed))
+                Run(folder).check("solve", config, resume=self.resume)
             for number, (seed, folder) in enumerate(zip(seeds, folders, strict=True)):
 
                 def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from internalize.counter import words
 from internalize.errors import InputError
-from internalize.options import Grid, SolveOptions, StepOptions
+from internalize.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
 from internalize.parity.forms import FORMS, form_of, stages_of
 from internalize.parity.freezing import off_child_mass
 from internalize.parity.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
@@ -63,7 +63,12 @@ def samples_of(options: SolveOptions) -> int:
     That is of Log-ICoT with the paper's mask and gates, and of the grid K where nothing is rounded.
     """
     if options.preset == "paper":
-        return math.ceil(round(options.n ** (2 + options.epsilon), 6))
+        samples = math.ceil(round(options.n ** (2 + options.epsilon), 6))
+        if samples > MAX_SAMPLES:
+            raise InputError(
+                f"epsilon={options.epsilon:g}: n^(2+ε) = {samples:.3g} samples are more than {MAX_SAMPLES}"
+            )
+        return samples
     if options.samples is not None:
         return options.samples
     setting = setting_of(options)

@@ -47,17 +47,20 @@ from internalize.parity.weights import Form, weight_shapes
 
 _COPIES: Final = 6
 """States that autograd keeps of a layer in block form, about."""
+_WEIGHTS: Final = 4
+"""Matrices of the weights' shape that are there at once in the other forms, about: weights, gradients, the step, what it led to."""
 
 
 def form_of(options: SolveOptions) -> Form:
-    """The form that a request is run in; refuses block form where its T × T matrices do not fit."""
-    if options.curriculum == "cot":
-        return "cot"
-    if (options.mask, options.gates) == ("level", "paper"):
-        return "level"
+    """The form that a request is run in; refuses one whose matrices do not fit."""
+    form: Form = "level" if (options.mask, options.gates) == ("level", "paper") else "block"
+    form = "cot" if options.curriculum == "cot" else form
     levels = Levels(options.n, options.k)
-    check_memory(8.0 * _COPIES * levels.L * levels.T**2, f"n={options.n}, k={options.k} in block form")
-    return "block"
+    entries = levels.L * levels.T**2 * _COPIES
+    if form != "block":
+        entries = _WEIGHTS * sum(rows * columns for rows, columns in weight_shapes(levels, form).values())
+    check_memory(8.0 * entries, f"n={options.n}, k={options.k} in {form} form")
+    return form
 
 
 def stages_of(options: SolveOptions) -> tuple[ParityStage, ...]:

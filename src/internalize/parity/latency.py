@@ -139,6 +139,6 @@ def median_rank(count: int) -> int:
     is binomial. Fewer than six values do not reach 95 %; then the extremes.
     """
     below, rank = 0, 0
-    while 2 * (below := below + math.comb(count, rank)) <= 0.05 * 2**count:
+    while 40 * (below := below + math.comb(count, rank)) <= 2**count:  # whole numbers: no float holds many repeats
         rank += 1
     return max(rank - 1, 0)

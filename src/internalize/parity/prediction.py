@@ -45,6 +45,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.options import Grid, Rate, StepOptions, check_epsilon
 from internalize.parity.freezing import default_amplitude
@@ -58,6 +59,8 @@ DEFAULT_FAILURE: Final = 1e-6
 """The failure probability that the default number of samples is chosen for."""
 _MANY: Final = 1e15
 """Stands for infinitely many samples."""
+_LATTICES: Final = 12
+"""Complex numbers a place of the sum that the exact laws need at once, about."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,12 @@ class Setting(StepOptions):
     def stage_log_success(self, stage: int, samples: float) -> float:
         """Logarithm of the modelled probability that a stage recovers its layer, given that the ones below are."""
         gradient = self.gradients[stage]
-        if gradient.keys == 2:
-            return 0.0  # n = k = 2: nothing to learn, see unit_rate
         h = 1 / self.amplitude if self.grid == "1" else 1.0
         scale = self.unit_rates[stage]
         random = (scale * self.oracle_error) ** 2 / self.parameters if self.oracle == "random" else 0.0
         shift = scale * self.oracle_error if self.oracle == "adversarial" else 0.0
+        if gradient.keys == 2:  # n = k = 2: nothing to learn, see unit_rate; both weights must only round to the same
+            return _log_same(math.sqrt(random), h) if shift < h / 2 else -math.inf
         column = _column_log_success(gradient, scale, samples, h, random, shift)
         kept = self._log_kept(stage, h / 2, math.sqrt(random)) if random else 0.0
         return gradient.nodes * column + kept if shift < h / 2 else -math.inf
@@ -154,6 +157,17 @@ def _samples_for(setting: Setting, failure: float) -> int | None:
     return math.ceil(high)
 
 
+def _log_same(deviation: float, h: float) -> float:
+    """Logarithm of the probability that two errors of mean 0 round to the same multiple of h."""
+    if deviation == 0:
+        return 0.0
+    if deviation > 100 * h:
+        return math.log(h / (2 * math.sqrt(math.pi) * deviation))  # cells so narrow that the density is flat in each
+    cells = np.arange(-900, 902) - 0.5
+    edges = np.array([0.5 * math.erfc(-edge * h / deviation / math.sqrt(2)) for edge in cells])
+    return float(np.log(np.square(np.diff(edges)).sum()))
+
+
 def unit_rate(gradient: StageGradient, rate: Rate) -> float:
     """The learning rate of a stage at K = 1: n_t²/(2c), or the same over the exact signal.
 
@@ -165,7 +179,9 @@ def unit_rate(gradient: StageGradient, rate: Rate) -> float:
 
 @cache
 def _population(n: int, k: int, link: str) -> tuple[StageGradient, ...]:
-    return population(Levels(n, k), get_link(link))
+    levels = Levels(n, k)
+    check_memory(16.0 * _LATTICES * levels.T, f"n={n}, k={k}")
+    return population(levels, get_link(link))
 
 
 @cache
@@ -276,6 +292,7 @@ class Prediction:
     success_probability: float | None = None
     stage_success_probability: tuple[float, ...] | None = None
     reason: str | None = None
+    note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; keys that were not asked for are left out."""
@@ -307,6 +324,17 @@ def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) 
         success_probability=None if stages is None else math.exp(sum(stages)),
         stage_success_probability=None if stages is None else tuple(math.exp(stage) for stage in stages),
         reason=impossible(setting),
+        note=_of_small_amplitude(setting),
+    )
+
+
+def _of_small_amplitude(setting: Setting) -> str | None:
+    """What the prediction leaves out where K is small; None where it is not."""
+    if setting.levels.L == 1 or setting.amplitude >= setting.default_amplitude:
+        return None
+    return (
+        f"K={setting.amplitude:g} is below the default {setting.default_amplitude:g}: the prediction takes trained layers to be "
+        "exact, and at so small a K runs may fail with any number of samples"
     )
 
 

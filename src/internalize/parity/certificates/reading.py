@@ -84,7 +84,9 @@ def _read(run: Run) -> Ingredients:
     if config.get("kind") == "solve":
         known = {field.name for field in fields(SolveOptions)}
         options = SolveOptions(**{name: value for name, value in config.items() if name in known})
-        ranges = tuple((line["first_sample"], line["stage_samples"]) for line in run.metrics())
+        ranges = tuple((int(line["first_sample"]), int(line["stage_samples"])) for line in run.metrics())
+        if any(first < 0 or count < 1 for first, count in ranges) or len(ranges) not in (0, len(stages_of(options))):
+            raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: it does not say which samples each stage used")
         history = _snapshots(run, levels, options)
         return found | {"history": history, "ranges": ranges} | _of_algorithm(options, tree)
     schedule = Curriculum(

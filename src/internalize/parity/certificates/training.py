@@ -207,6 +207,8 @@ def _step_finding(world: World, stages: range) -> Finding:
     assert world.algorithm is not None
     if world.algorithm.oracle != "none":
         return not_applicable("the step had an oracle's error, which is not kept")
+    if not world.ranges:
+        return not_applicable("which samples each stage used is not known")
     setting, tree = world.algorithm, world.tree
     K, unit = setting.amplitude, setting.amplitude if setting.grid == "K" else 1.0
     worst, constant = 0.0, 0.0
