@@ -78,6 +78,18 @@ def test_metrics_are_what_they_say():
     assert float(child_attention(model, [tree])[0, 0]) == pytest.approx(smallest)
 
 
+def test_shares_are_exact_in_float32_as_well():
+    """18 right of 20 reach a threshold of 0.9."""
+    tree = ParityTree(4, (0, 1, 2, 3))
+    model = LevelTransformer(4, 4, runs=(1,)).requires_grad_(False)
+    sequence = add_trace(tree, draw_bits(4, 0, 0, 10))[None]
+    output = sequence.clone()
+    nodes = tree.levels.span(1)
+    output[0, :2, nodes.start] *= -1
+    (found,) = measure(model, [tree], sequence, output)
+    assert found["level_accuracy"] == [0.9, 1.0]
+
+
 @pytest.mark.parametrize("curriculum", ["none", "cot", "icot", "log-icot"])
 def test_all_curricula_solve_a_small_task(curriculum):
     """n = 10, k = 4 is within reach of all four, without CoT included."""
