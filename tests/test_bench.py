@@ -176,6 +176,9 @@ def test_interrupted_and_resumed(tmp_path: Path):
     found = bench([own], tmp_path / "b", asked={}, repeats=9, resume=True)
     assert made == [0, 1, -1, 2, 3]
     assert (found["x"]["median"], found["x"]["met"]) == (1.5, False)
+    other = Measurement("y", "…", lambda number: {"value": 7.0}, goal=1.0, at_most=True, repeats=1)
+    both = bench([other], tmp_path / "b", asked={}, repeats=1, resume=True)  # --only another
+    assert (both["x"], both["y"]["median"]) == (found["x"], 7.0)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "mine.txt").touch()
     with pytest.raises(InputError, match="holds 'mine.txt', which is not of a bench"):

@@ -148,6 +148,8 @@ def test_json_is_one_object(tmp_path: Path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert cli.main(["runs", str(tmp_path), "--where", "finished=True", "lr=0.1", "seed=1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+    (asked,), (made,) = ({run[name] for run in listed} for name in ("steps", "steps_made"))
+    assert made >= asked == Run(tmp_path / "one").config["steps"]  # of a level, and of all
     for argv in (["--where", "root=1"], ["--columns", "colour"]):
         assert cli.main(["runs", str(tmp_path), *argv]) == 2
         assert "no run has" in said(capsys)

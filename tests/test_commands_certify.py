@@ -46,6 +46,25 @@ def test_run_folders_of_either_kind(tmp_path: Path, capsys):
     assert "Algorithm 1" in found["theorem-max"]["reason"]
 
 
+def test_of_a_run_the_options_are_its_own(tmp_path: Path, capsys):
+    run = str(tmp_path / "run")
+    assert cli.main(["solve", "--n", "8", "--k", "4", "--seed", "3", "--out", run]) == 0
+    assert cli.main(["certify", "--run", run, "--only", "gating", "--out", str(tmp_path / "kept")]) == 0
+    config = Run(tmp_path / "kept").config
+    assert [config[name] for name in ("n", "k", "seed", "link", "epsilon")] == [8, 4, 3, "cosine", 1.0]
+    capsys.readouterr()
+    for argv, words in (
+        (["--run", run, "--k", "8"], "k=8 beside --run, which has its own k"),
+        (["--run", str(tmp_path / "kept")], "is a run of certify, which has no weights"),
+    ):
+        assert cli.main(["certify", *argv]) == 2
+        assert words in capsys.readouterr().err
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "weights.safetensors").unlink()
+    assert cli.main(["certify", "--run", run]) == 2
+    assert "is not finished, so it has no weights yet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["short", "nothing", "words", "missing"])
 def test_metrics_of_a_solve_that_do_not_say_which_samples(tmp_path: Path, capsys, damage: str):
     """Without any the statements about samples do not apply; some, or wrong ones, are damage."""

@@ -69,6 +69,12 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
     assert "K=2 leaves each child attention 0.17 among 30 keys" in line
     assert "the defaults" in line
     assert "would succeed" in line
+    assert (Run(tmp_path / "paper").config["grid"], Run(tmp_path / "paper").config["rate"]) == ("1", "paper")
+    assert cli.main(["solve", "--K", "4", "--samples", "20000", "--out", str(tmp_path / "leaks")]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "the layers below leave a signal of 0.4" in line
+    assert "K=4 leaves each child attention 0.40 among 30 keys" in line
+    assert "noise" not in line
     out = str(tmp_path / "few")
     assert cli.main(["solve", "--n", "16", "--k", "8", "--samples", "100", "--seeds", "0:3", "--out", out]) == 1
     captured = capsys.readouterr()

@@ -199,4 +199,9 @@ def test_mistakes(tmp_path: Path, capsys):
     assert cli.main(["paper", "--out", str(blocked), "--processes", "1"]) == 2
     assert str(blocked) in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [blocked]
+    assert cli.main(["paper", "--out", str(tmp_path)]) == 2
+    assert "holds 'file', which is not of a report" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [blocked]
+    assert cli.main(["paper", "--full", "--seed", "-1", "--out", str(tmp_path / "x")]) == 2  # at once
+    assert "seed=-1" in capsys.readouterr().err
     assert paper.TOGETHER == 10  # part of every result's last bits

@@ -207,6 +207,10 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert Path(shown["figure"]).stat().st_size > 1000
     assert "40 runs, 10 seeds in each place" in captured.err
     assert cli.main(["sweep", "show", str(tmp_path / "cells"), "--by", "colour"]) == 2
+    twice = pl.concat([found, found.with_columns(stop_at_failure=~found["stop_at_failure"])])
+    assert varied(twice) == ["n", "samples", "stop_at_failure"]
+    with pytest.raises(InputError, match="the same seeds twice"):
+        success_rates(twice, ["n"])
     assert cli.main(["sweep", "show", str(tmp_path / "cells"), "--where", "colour=red"]) == 2
     assert cli.main(["sweep", "solve", "--address", "1.2.3.4:5", "--out", str(tmp_path / "new")]) == 2
     assert cli.main(["sweep", "solve", "--jobs", "0", "--out", str(tmp_path / "new")]) == 2

@@ -48,7 +48,7 @@ def half_crossing(samples: Sequence[float], successes: Sequence[int], trials: Se
     low, high = float(x.min()), float(x.max())
     step = (high - low) / 1000
     beyond = math.ceil(min(_BEYOND / step, 20_000))  # the interval may reach further than what was tried
-    middles: Reals = low + step * np.arange(-beyond, 1001 + beyond)
+    middles: Reals = low + step * np.arange(-beyond, 1001 + beyond, dtype=np.float64)
     best: Reals = np.full(len(middles), -math.inf)
     for slope in np.geomspace(0.5, 200, 60):
         logit: Reals = slope * (x - middles[:, None])

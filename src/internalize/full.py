@@ -18,6 +18,8 @@ def run_full(out: Path, processes: int, say: Callable[[str], None] = lambda line
         InputError: if one was refused; those before it are made.
         Interrupted: after Ctrl-C or SIGTERM; the same call goes on.
     """
+    from internalize.cli import BUG
+
     for part in STORED:
         if part.arguments is None:
             say(f"{part.name}: not one of ours, shown as stored ({part.command})")
@@ -25,6 +27,8 @@ def run_full(out: Path, processes: int, say: Callable[[str], None] = lambda line
         say(f"{part.name}: {part.command}")
         options = ["--jobs", str(processes), "--out", str(out / part.name), "--resume"]
         status = _run([sys.executable, "-m", "internalize", *part.arguments, *options])
+        if status == BUG:
+            raise RuntimeError(f"`{part.command}` ended with a bug of ours; what it said is above")
         if status:
             raise InputError(f"`{part.command}` ended with status {status}; what it said is above")
 

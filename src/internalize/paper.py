@@ -46,6 +46,7 @@ class Algorithm:
 
 FULL: Final = "full"
 """Folder below the report of what `--full` makes."""
+_OURS: Final = ("index.html", "figures", "tables", "runs", FULL)
 PAPER: Final = Experiment("n30-k16", TrainOptions(), 20, explored=3)
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     # The longest first, so that the processes end together.
@@ -91,6 +92,8 @@ def reproduce(
     from internalize.tables import claims, paper_runs
 
     began = time.perf_counter()
+    if stranger := next((path.name for path in sorted(out.glob("[!.]*")) if path.name not in _OURS), None):
+        raise InputError(f"{out} holds {stranger!r}, which is not of a report; choose another --out")
     plan = Plan(out, experiments, paper, algorithm, first_seed)
     again = (out / "index.html").exists()
     rebuilt: set[Path] = set()

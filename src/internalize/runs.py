@@ -145,7 +145,9 @@ class Run:
         """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
         if self.exists:
             found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
-            for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key)):  # the kind explains the rest
+            for key in sorted(
+                {*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)
+            ):  # they explain the rest
                 if (want := _as_json(wanted.get(key))) != found.get(key):
                     raise InputError(
                         f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
@@ -356,6 +358,7 @@ def find_runs(root: str | Path) -> list[Run]:
 
 def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
     """Every run in or below a folder as a frame: path, finished, its options and, if finished, its results.
+    Beside the option ``steps`` (of a stage or at most) those that were made are in the column ``steps_made``.
 
     Keywords keep the runs whose option or result of that name has that value: ``list_runs("runs", n=30)``. Runs that
     cannot be read stay in the frame, with the reason in the column ``broken``.
@@ -367,7 +370,9 @@ def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
         row: Json = {"path": str(run.path), "finished": False, "broken": None}
         try:
             row["finished"] = run.finished
-            row |= _scalars(run.config) | (_scalars(run.result) if run.finished else {})
+            row |= _scalars(run.config)
+            for name, value in _scalars(run.result if run.finished else {}).items():
+                row["steps_made" if name == "steps" and name in row else name] = value
         except InputError as error:
             row["broken"] = str(error)
         if all(row.get(key) == value for key, value in where.items()):

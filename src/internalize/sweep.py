@@ -286,7 +286,8 @@ def keep_where(cells: "pl.DataFrame", conditions: Sequence[str]) -> "pl.DataFram
 def varied(cells: "pl.DataFrame") -> list[str]:
     """The options with more than one value among the cells."""
     kind: Kind = "solve" if "exact_recovery" in cells.columns else "train"
-    return [name for name in option_types(kind) if cells[name].n_unique() > 1]
+    names = (*option_types(kind), "stop_at_failure")
+    return [name for name in names if name in cells.columns and cells[name].n_unique() > 1]
 
 
 def check_columns(cells: "pl.DataFrame", by: Sequence[str]) -> None:
@@ -301,6 +302,8 @@ def check_columns(cells: "pl.DataFrame", by: Sequence[str]) -> None:
 def success_rates(cells: "pl.DataFrame", by: Sequence[str]) -> list[Json]:
     """Share of successes for each combination of these columns' values, with Wilson's interval; failed cells apart."""
     check_columns(cells, by)
+    if "stop_at_failure" in varied(cells) and "stop_at_failure" not in by:
+        raise InputError("cells with and without stop_at_failure would count the same seeds twice; choose by --where")
     rows: list[Json] = []
     for values, group in groupby(
         cells.sort(list(by)).iter_rows(named=True), key=lambda row: [row[name] for name in by]

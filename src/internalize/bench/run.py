@@ -121,7 +121,9 @@ def bench(
     except KeyboardInterrupt:
         raise Interrupted("--resume goes on with the next repeat") from None
     result = {own.name: _result(own, kept["repeats"][own.name]) for own in measurements if kept["repeats"][own.name]}
-    found = {**result, **asked, "environment": kept["environment"], "seconds": round(kept["took"], 1)}
+    before = read_json(out / RESULT) if (out / RESULT).exists() else {}
+    others = {name: before[name] for name in kept["repeats"] if name in before and name not in result}
+    found = {**others, **result, **asked, "environment": kept["environment"], "seconds": round(kept["took"], 1)}
     write_json(out / RESULT, found)
     return found
 

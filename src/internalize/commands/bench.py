@@ -37,7 +37,8 @@ class Bench:
     full: Flag[bool] = False
     """Also peak memory at n = 4096."""
     profile: Literal["none", "solve", "train"] = "none"
-    """In place of ratios: where the CPU time goes, function by function, on one thread; of solve at n = 1024. Kept in --out."""
+    """In place of ratios: where the CPU time goes, function by function, on one thread; of solve at n = 1024. Kept in
+    --out, if that is given."""
     seed: int = 0
     """Decides secret sets and samples."""
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from internalize.console import Flag, print_json, print_table, say, use_device
+from internalize.errors import InputError
 from internalize.options import SolveOptions, check_epsilon
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ class Certify:
         from internalize.runs import Run, begin_runs
 
         use_device("cpu", self.threads)
-        certificates = violated_first(certify(self._world(), self.only or None))
+        world = self._world()
+        certificates = violated_first(certify(world, self.only or None))
         found = {"certificates": certificates}
         if self.out is not None:
             config = {**asdict(self), "run": str(self.run) if self.run else None}
+            if self.run is not None:
+                own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
+                config |= {**own, "epsilon": world.epsilon}
             for name in ("out", "json", "threads"):
                 del config[name]
             kept = Run(self.out)
@@ -77,6 +82,11 @@ class Certify:
         from internalize.runs import Run
 
         if self.run is not None:
+            for name in ("n", "k", "link", "seed"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise InputError(
+                        f"{name}={getattr(self, name)} beside --run, which has its own {name}; leave it out"
+                    )
             return World.of_run(Run.open(self.run), None if self.epsilon is None else check_epsilon(self.epsilon))
         epsilon = 1.0 if self.epsilon is None else self.epsilon
         return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=epsilon))

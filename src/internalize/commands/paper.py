@@ -30,7 +30,7 @@ class Paper:
     full: Flag[bool] = False
     """Also make what is else shown from stored results. Takes hours; finished runs are reused."""
     seed: int = 0
-    """The first seed; each experiment takes the following ones."""
+    """The first seed of what is made without --full; each experiment takes the following ones."""
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Runs at a time, one thread each."""
     json: Flag[bool] = False
@@ -45,12 +45,13 @@ class Paper:
 
         if self.processes < 1:
             raise InputError(f"processes={self.processes} must be at least 1")
+        first_seed = check_seed(self.seed)
         if self.full:
             run_full(self.out / FULL, self.processes, say)
         with Progress("paper") as progress:
             result = reproduce(
                 self.out,
-                first_seed=check_seed(self.seed),
+                first_seed=first_seed,
                 processes=self.processes,
                 report=progress.show,
                 say=say,

@@ -20,7 +20,7 @@ class Runs:
 
       $ internalize runs
       $ internalize runs report/runs --where n=30 curriculum=log-icot
-      $ internalize runs --columns path accuracy --json
+      $ internalize runs --columns path accuracy
     """
 
     root: tyro.conf.Positional[Path] = Path("runs")

@@ -53,6 +53,7 @@ class Solve:
 
     def __call__(self) -> int:
         """Solve, show, keep."""
+        from internalize.parity.algorithm import samples_of
         from internalize.parity.forms import stages_of
         from internalize.parity.kept import solve_config, solve_kept
         from internalize.progress import Progress
@@ -60,7 +61,8 @@ class Solve:
 
         use_device(self.options.device, self.threads)
         seeds = chosen_seeds(self.options.seed, self.seeds, self.out, resume=self.resume)
-        folders = run_folders(self.out or default_out("solve"), seeds, several=bool(self.seeds))
+        out = self.out or default_out("solve")
+        folders = run_folders(out, seeds, several=bool(self.seeds))
         with ExitStack() as stack:
             first = _join_processes(stack)
             title = f"solve n={self.options.n} k={self.options.k}"
@@ -70,6 +72,9 @@ class Solve:
             for seed, folder in zip(seeds, folders, strict=True) if first else ():  # all are begun, or none
                 config = solve_config(replace(self.options, seed=seed))
                 Run(folder).check("solve", config, resume=self.resume)
+            if first and self.out is None:
+                samples_of(self.options)  # refuses what cannot be run
+                say(f"keeping the run in {out}")
             for number, (seed, folder) in enumerate(zip(seeds, folders, strict=True)):
 
                 def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class _Cells:
     grid: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[OPTION=VALUE,... ...]")]] = ()
-    """Options, each with its values: n=16,32 k=n/2 samples=0.5x,1x,2x. Options that are not named have their defaults."""
+    """Options, each with its values: n=16,32 k=n/2 (of solve also samples=0.5x,1x,2x). Options that are not named have
+    their defaults."""
     seeds: str = "0:10"
     """0:50 is 0 … 49. Every setting is run with each."""
     on: Literal["processes", "ray"] = "processes"

@@ -105,7 +105,7 @@ def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
     check_columns(cells, by)
     if cells.is_empty():
         raise InputError("there are no cells to draw")
-    rest = [name for name in (*varied(cells), "stop_at_failure") if name not in by and name in cells.columns]
+    rest = [name for name in varied(cells) if name not in by]
     if rest:
         counts = cells.group_by(list(by)).agg(pl.col(rest).n_unique()).select(rest).max().row(0)
         if other := next((name for name, count in zip(rest, counts, strict=True) if count > 1), None):

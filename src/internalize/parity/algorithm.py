@@ -47,6 +47,9 @@ from internalize.parity.recovery import StageRecord, quantise, stage_record, wor
 from internalize.parity.streaming import Samples
 from internalize.parity.tree import Levels, ParityTree
 
+_LEAKS = 0.75
+"""A mean step on children below this part of K, with little noise, is due to what the layers below give."""
+
 
 def setting_of(options: SolveOptions) -> Setting:
     """K, grid, rate and oracle of a request, with the preset applied; refuses what the theory has no place for."""
@@ -237,6 +240,8 @@ def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
     elif record.stage > 1 and attention < 0.25:
         # The layers below may be recovered and still compute nothing: their softmax is too flat.
         why = weak
+    elif why is None and record.stage > 1 and record.signal_mean < _LEAKS and record.noise_max < 0.5:
+        why = f"the layers below leave a signal of {record.signal_mean:.2f} K, for {weak}, and the rest leaks"
     elif why is None:
         why = f"the noise of B={result.samples_per_stage} samples left a margin of {record.margin:.2f} K"
         why += f", and {weak}" if attention < 0.25 else ""

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from internalize.errors import InputError
 from internalize.interrupt import Interrupted
 from internalize.options import SolveOptions
-from internalize.parity.algorithm import SolveResult, Solving, samples_of, solve
+from internalize.parity.algorithm import SolveResult, Solving, samples_of, setting_of, solve
 from internalize.parity.forms import form_of
 from internalize.parity.recovery import StageRecord
 from internalize.parity.tree import Levels, ParityTree
@@ -92,7 +92,8 @@ def solve_config(options: SolveOptions) -> dict[str, Any]:
     """What `config.json` says of a run."""
     tree = ParityTree.draw(options.n, options.k, options.seed)
     gates = "cot" if form_of(options) == "cot" else options.gates
-    return {**asdict(options), "secret": list(tree.secret), "gates": gates}
+    setting = setting_of(options)  # a preset decides the grid and the rate
+    return {**asdict(options), "grid": setting.grid, "rate": setting.rate, "secret": list(tree.secret), "gates": gates}
 
 
 def read_solved(run: Run) -> SolveResult:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
+from internalize.files import present
 from internalize.options import SolveOptions
 from internalize.parity.algorithm import Solving, setting_of, solve
 from internalize.parity.forms import form_of, stages_of
@@ -68,6 +69,13 @@ def ingredients_of_run(run: Run) -> Ingredients:
 
 def _read(run: Run) -> Ingredients:
     config, where = run.config, run.path / "weights.safetensors"
+    kind = config.get("kind", "train")  # that of whoever made them, if they do not say
+    if kind not in ("train", "solve"):
+        raise InputError(
+            f"{run.path} is a run of {kind}, which has no weights of the paper's model; take one of train or solve"
+        )
+    if not run.finished and not present(where):
+        raise InputError(f"{run.path} is not finished, so it has no weights yet; --resume goes on with it")
     secret = tuple(int(j) for j in config.get("secret", ()))
     tree = ParityTree(int(config["n"]), secret, tuple(int(j) for j in config.get("pairing", ())))
     if tree.k != config["k"]:
