@@ -193,8 +193,15 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/findings.md",
-        "{} against {} steps, {} against {}, and as many times the samples",
-        lambda: [curriculum(n, "algorithm-1", m)["steps_to_99"] for n in (30, 128) for m in ("icot", "log-icot")],
+        "{} against {} steps, {} against {}, and {:.2f} and {:.1f} times the samples",
+        lambda: [
+            *(curriculum(n, "algorithm-1", m)["steps_to_99"] for n in (30, 128) for m in ("icot", "log-icot")),
+            *(
+                curriculum(n, "algorithm-1", "icot")["samples_to_99"]
+                / curriculum(n, "algorithm-1", "log-icot")["samples_to_99"]
+                for n in (30, 128)
+            ),
+        ],
     ),
     (
         "docs/findings.md",

@@ -352,7 +352,7 @@ def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert (log["stages"], log["attempts"], log["reached"]) == (3, 3, 1)
     records = Run(tmp_path / "steps" / "adaptive" / "seed-0").result["stages"]
     assert [record["hidden"] for record in records] == [0, 6, 4, 2]
-    assert (adaptive["stages"], adaptive["attempts"], adaptive["reached"]) == (7, 4, 1)
+    assert (adaptive["stages"], adaptive["attempts"], adaptive["reached"]) == (7, 4, 0)  # it was given up
     config = Path(log["runs"][0]) / "model" / "internalize.json"
     written = json.loads(config.read_text())
     assert written.pop("targets") == [0, 1, 2]

@@ -30,10 +30,9 @@ from internalize.commands.solve import Solve
 from internalize.commands.sweep import Sweep
 from internalize.commands.train import Train
 from internalize.console import quiet_stdout, say
-from internalize.errors import InputError
+from internalize.errors import BUG, INTERRUPTED, WRONG, InputError
 from internalize.interrupt import Interrupted
 
-WRONG, BUG, INTERRUPTED = 2, 70, 130
 _UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
 """What merely to look whether a path exists may end in; reading and writing have messages of their own (`files.py`)."""
 

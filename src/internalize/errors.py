@@ -1,5 +1,14 @@
 """What a user did wrong, told apart from what we did wrong."""
 
+from typing import Final
+
+WRONG: Final = 2
+"""Exit status of a request that is refused."""
+BUG: Final = 70
+"""Exit status of a bug of ours."""
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C or SIGTERM, with everything saved."""
+
 
 class InputError(ValueError):
     """The request or its files are wrong: the message names the value, the limit and the reason.

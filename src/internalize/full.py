@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from internalize.errors import InputError
+from internalize.errors import BUG, InputError
 from internalize.interrupt import Interrupted, Interruptible
 from internalize.results import STORED
 
@@ -18,8 +18,6 @@ def run_full(out: Path, processes: int, say: Callable[[str], None] = lambda line
         InputError: if one was refused; those before it are made.
         Interrupted: after Ctrl-C or SIGTERM; the same call goes on.
     """
-    from internalize.cli import BUG
-
     for part in STORED:
         if part.arguments is None:
             say(f"{part.name}: not one of ours, shown as stored ({part.command})")
