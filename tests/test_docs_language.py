@@ -298,6 +298,39 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/language-models.md",
+        "Log-ICoT has {:.3f} where linear ICoT, at the {}nd of its {} stages, has {:.3f}:",
+        lambda: [
+            row_of("lm-multiply-tree", "log-icot")["exact_match"],
+            round((linear := row_of("lm-multiply-tree", "icot"))["attempts"]),
+            linear["stages"],
+            linear["exact_match"],
+        ],
+    ),
+    (
+        "docs/findings.md",
+        "whose levels Log-ICoT can follow, it has {:.3f} and linear {:.3f} (a lead: {} seed)",
+        lambda: [
+            *((found := row_of("lm-multiply-tree", method))["exact_match"] for method in ("log-icot", "icot")),
+            WORDS[found["seeds"]],
+        ],
+    ),
+    (
+        "docs/language-models.md",
+        "it had {:.3f} on the same seed, and linear {:.3f};",
+        lambda: [row_of("lm-multiply-3", method)["each"][0]["exact_match"] for method in ("log-icot", "icot")],
+    ),
+    (
+        "docs/language-models.md",
+        "has passed after {} updates, and {} more, half an hour in all on one core, are too few for any way to hide {} tokens. "
+        "Linear ICoT has hidden {} of them",
+        lambda: [
+            *(spaced(n) for n in row_of("lm-multiply-4", "adaptive")["each"][0]["steps"]),
+            row_of("lm-multiply-4", "icot")["stages"] - 1,
+            len(row_of("lm-multiply-4", "icot")["each"][0]["steps"]) - 1,
+        ],
+    ),
+    (
+        "docs/language-models.md",
         "the difference is at least {:.4f} (one-sided 95 %)",
         lambda: [stored("lm-scattered-30")["rows"][1]["against_linear"]["exact_match_low"]],
     ),
@@ -329,6 +362,8 @@ def test_commands_beside_stored_results_are_those_that_made_them():
         "lm-multiply",
         "lm-multiply-scattered",
         "lm-multiply-3",
+        "lm-multiply-tree",
+        "lm-multiply-4",
         "lm-depth",
         "lm-stalls",
         "lm-depth-scattered",

@@ -320,6 +320,8 @@ LANGUAGE: dict[str, Columns] = {
     "lm-scattered-30": scattered("lm-parity-30"),
     "lm-multiply-scattered": EQUAL,
     "lm-multiply-3": EQUAL,
+    "lm-multiply-tree": TREE,
+    "lm-multiply-4": WORDS,
     "lm-multiply": EQUAL,
     "lm-depth": DEPTH,
     "lm-depth-scattered": DEPTH,
