@@ -20,9 +20,10 @@ def read_from() -> list[int]:
     return [layer for level in (1, 2, None) for layer in sorted(lowest[level])]
 
 
-def row_of(name: str, method: str) -> dict[str, Any]:
+def row_of(name: str, method: str, **values: object) -> dict[str, Any]:
     """A method's row of a stored comparison."""
-    (found,) = (row for row in stored(name)["rows"] if row["method"] == method)
+    wanted = {"method": method, **values}
+    (found,) = (row for row in stored(name)["rows"] if all(row[key] == value for key, value in wanted.items()))
     return found
 
 
@@ -300,7 +301,7 @@ CLAIMS: list[Claim] = [
         "docs/language-models.md",
         "Log-ICoT has {:.3f} where linear ICoT, at the {}nd of its {} stages, has {:.3f}:",
         lambda: [
-            row_of("lm-multiply-tree", "log-icot")["exact_match"],
+            row_of("lm-multiply-tree", "log-icot", levels="auto")["exact_match"],
             round((linear := row_of("lm-multiply-tree", "icot"))["attempts"]),
             linear["stages"],
             linear["exact_match"],
@@ -310,7 +311,7 @@ CLAIMS: list[Claim] = [
         "docs/findings.md",
         "whose levels Log-ICoT can follow, it has {:.3f} and linear {:.3f} (a lead: {} seed)",
         lambda: [
-            *((found := row_of("lm-multiply-tree", method))["exact_match"] for method in ("log-icot", "icot")),
+            *((found := row_of("lm-multiply-tree", m, levels="auto"))["exact_match"] for m in ("log-icot", "icot")),
             WORDS[found["seeds"]],
         ],
     ),
