@@ -92,7 +92,7 @@ def measure(
     levels = model.levels
     output = infer(model, sequence[..., : levels.n]) if output is None else output
     by_level = [
-        (output[..., nodes] * sequence[..., nodes] > 0).double().mean((-1, -2))
+        (output[..., nodes] * sequence[..., nodes] > 0).cpu().double().mean((-1, -2))  # not every device has float64
         for nodes in map(levels.span, range(1, levels.L + 1))
     ]
     error = output[..., -1] - sequence[..., -1]
