@@ -23,6 +23,7 @@ from internalize.interrupt import Interrupted
 from internalize.options import TrainOptions
 from internalize.parity import BlockTransformer, Levels, ParityTree, add_trace, draw_bits, parity_stages, stage_input
 from internalize.parity.loss import stage_loss as package_loss
+from internalize.runs import Run
 
 SMALL = Sizes(solve=16, literal=(6, 4, 3), plain=16, chains=(4,), growth=(8, 16), memory=(8,))
 TRAIN = TrainOptions(n=8, k=4, batch=10, eval_samples=10)
@@ -151,6 +152,8 @@ def test_nothing_is_measured_twice(measured: Measured):
     again = [replace(own, once=never) for own in measurements]
     asked = asked_for(SMALL, 0, 1)
     assert bench(again, out, asked=asked, repeats=1, resume=True) == found
+    with Run(out).locked(), pytest.raises(InputError, match="in use by another process"):
+        bench(again, out, asked=asked, repeats=1, resume=True)
     with pytest.raises(InputError, match="begun already; add --resume"):
         bench(again, out, asked=asked, repeats=1, resume=False)
     with pytest.raises(InputError, match="holds a bench with .*'threads': 1.*, not .*'threads': 2"):

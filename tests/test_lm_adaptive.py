@@ -115,6 +115,15 @@ def test_loss_tells_of_progress_before_an_answer_is_right():
     assert Best(0.5, 1.0, 7).after(9, 0.54, 0.95) == (0.5, 1.0, 7)
 
 
+def test_nothing_is_given_up_at_its_first_evaluation():
+    """Evaluated less often than patience lasts: whether an attempt gets on takes two evaluations of it."""
+    schedule = Schedule(replace(OPTIONS, stage_steps=1000), 9, None, (0, 4, 8))
+    for done in range(1, 60, 2 * OPTIONS.patience):
+        schedule.advance(done, float(done == 1), 0.5)
+    # evaluated at 1, 13, 25, …: everything at once is given up at the second, half of it likewise
+    assert schedule.attempts[1:4] == [Attempt(2, 8), Attempt(26, 4), Attempt(50, 2)]
+
+
 def test_what_is_nearly_there_is_not_given_up():
     """When its updates are over its stage counts as good, as in Log-ICoT; what is not nearly there is then given up, too."""
     for course, then in (

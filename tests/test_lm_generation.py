@@ -167,6 +167,20 @@ def test_too_few_positions_cut_off_the_one_and_not_its_neighbours():
     assert none.generated_tokens == 0
 
 
+def test_what_a_stage_has_no_room_for_is_counted_at_that_stage():
+    """With --removal delete a chain that is shown takes more positions than one that is not."""
+    stages = measured(CURRICULA["delete"])
+    whole, answered = (
+        [len(stages.sequence(chain, stages.hidden_units(chain, stage), 0).tokens) for chain in CHAINS]
+        for stage in (0, stages.last)
+    )
+    positions = max(answered) - 1  # the last token is not fed back
+    subject = Subject(make("gpt2", n_positions=positions), TEXT, stages, EXAMPLES, "")
+    rows = evaluate(subject, every_stage=True).result["stages"]
+    assert rows[0]["without_room"] == sum(length > positions + 1 for length in whole) > 0
+    assert rows[-1]["without_room"] == 0
+
+
 @pytest.mark.parametrize("batch", [1, 3, 256])
 def test_forced_lengths_and_counts(batch):
     stages = measured(CURRICULA["pad"])

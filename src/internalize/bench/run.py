@@ -32,6 +32,7 @@ from internalize.errors import InputError
 from internalize.files import read_json, write_json, writing
 from internalize.interrupt import Interrupted
 from internalize.options import TrainOptions
+from internalize.runs import Run
 
 RESULT, REPEATS = "bench.json", "repeats.json"
 _OURS = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
@@ -103,7 +104,13 @@ def bench(
     Raises:
         Interrupted: after Ctrl-C, with every finished repeat kept.
     """
-    kept = _begin(out, asked, resume=resume)
+    _begin(out, asked, resume=resume)  # refused before a lock is made
+    with Run(out).locked():
+        return _measured(measurements, out, _begin(out, asked, resume=resume), repeats, report)
+
+
+def _measured(measurements: Sequence[Measurement], out: Path, kept: Json, repeats: int, report: Report) -> Json:
+    """What ``bench.json`` then holds, with what was kept before and what was missing."""
     wanted = {own.name: min(repeats, own.repeats or repeats) for own in measurements}
     total = sum(wanted.values())
     done = sum(min(len(kept["repeats"].get(name, ())), count) for name, count in wanted.items())
@@ -123,7 +130,7 @@ def bench(
     result = {own.name: _result(own, kept["repeats"][own.name]) for own in measurements if kept["repeats"][own.name]}
     before = read_json(out / RESULT) if (out / RESULT).exists() else {}
     others = {name: before[name] for name in kept["repeats"] if name in before and name not in result}
-    found = {**others, **result, **asked, "environment": kept["environment"], "seconds": round(kept["took"], 1)}
+    found = {**others, **result, **kept["asked"], "environment": kept["environment"], "seconds": round(kept["took"], 1)}
     write_json(out / RESULT, found)
     return found
 

@@ -202,7 +202,7 @@ def evaluate(
         "generated_tokens": hidden.generated_tokens,
     }
     if every_stage:
-        result["stages"] = [_row(stages, stage, answers, examples) for stage, answers in found.items()]
+        result["stages"] = [_row(subject, stage, answers) for stage, answers in found.items()]
     if chain:
         written = ask(0, true_length=True)
         result["chain_exact_match"] = found[0].exact_match(examples)
@@ -211,13 +211,14 @@ def evaluate(
     return Evaluation(hidden, {**result, "seconds": round(time.perf_counter() - began, 3)})
 
 
-def _row(stages: TextStages, stage: int, answers: Answers, examples: Sequence[Example]) -> Json:
+def _row(subject: Subject, stage: int, answers: Answers) -> Json:
     return {
         "stage": stage + 1,
-        "hidden": stages.hidden[stage],
-        "exact_match": answers.exact_match(examples),
+        "hidden": subject.stages.hidden[stage],
+        "exact_match": answers.exact_match(subject.examples),
+        "without_room": _without_room(subject.model, subject.stages, subject.text.chains(subject.examples), stage),
         "generated_tokens": answers.generated_tokens,
-        "examples_per_second": len(examples) / answers.seconds,
+        "examples_per_second": len(subject.examples) / answers.seconds,
     }
 
 
@@ -261,9 +262,13 @@ def _source(asking: Asking) -> Literal["given", "graph", "steps", "tokens"]:
             raise InputError(f"{OURS} is damaged: levels={other!r} is not given, graph, steps or tokens")
 
 
+def _without_room(model: Any, stages: TextStages, chains: Sequence[Chain], stage: int) -> int:
+    """Examples whose true continuation at a stage does not fit into the model's positions."""
+    return sum(positions_left(model, stages, c, stage) < continuation_length(stages, c, stage) for c in chains)
+
+
 def _check_length(folder: Path, model: Any, stages: TextStages, chains: Sequence[Chain], say: Say) -> None:
-    stage = stages.last
-    long = sum(positions_left(model, stages, c, stage) < continuation_length(stages, c, stage) for c in chains)
+    long = _without_room(model, stages, chains, stages.last)
     if long == len(chains):
         raise InputError(f"{folder}: none of the examples fits into the model's positions")
     if long:

@@ -135,9 +135,10 @@ class Schedule:
         if self.options.advance != "accuracy" or done <= began or self.good == self.stages - 1:
             return False
         begins = done + 1
+        compared = loss is None or self.best.loss is not None  # the first loss of an attempt has none before it
         self.best = self.best.after(done, accuracy, loss)
         passed, at_its_end = accuracy >= self.options.threshold, begins - began >= self.longest(stage)
-        stands = begins - max(began, self.best.at) >= self.options.patience or at_its_end
+        stands = (compared and begins - max(began, self.best.at) >= self.options.patience) or at_its_end
         nearly = self.chance + NEARLY * max(self.held - self.chance, 0)
         stalls = self.may_go_back and accuracy <= nearly and stands
         if not (passed or stalls or at_its_end):

@@ -1,0 +1,115 @@
+"""What `tools/leads.py` adds to a run is what it says, and without an addition it is a run of `lm train`."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tools.leads import OPTIONS, Average, Fade, Freeze, Gates, Grow, predicted_levels, run
+
+from internalize.lm import Internalization
+from internalize.lm.callback import trained_weights
+from internalize.lm.models import make_model
+from internalize.lm.removal import IGNORED
+from internalize.lm.schedule import Attempt
+from internalize.lm.train import train
+
+TINY = replace(
+    OPTIONS, data="parity:n=6,k=4", method="log-icot", layers=2, width=8, heads=2, steps=8, eval_every=4, batch=8,
+    stage_steps=4, first_steps=4, eval_examples=8, test_examples=50, budgets="never",
+)  # fmt: skip
+
+
+def parts() -> tuple[Internalization, Any]:
+    work = Internalization(TINY, seed=1)
+    return work, make_model(TINY, work.config, 1)
+
+
+def test_the_control_is_lm_train():
+    found, own = run("control", TINY, 3), train(TINY, 3)
+    assert found["steps"] == [stage["steps"] for stage in own["stages"]]
+    assert found["exact_match"] == own["exact_match"]
+
+
+@pytest.mark.parametrize("lead", ["average", "freeze", "gates", "fade", "grow"])
+def test_every_lead_runs(lead):
+    found = run(lead, TINY, 3)
+    assert sum(found["steps"]) == TINY.steps
+    assert 0 <= found["exact_match"] <= 1
+
+
+def test_levels_of_what_is_predicted():
+    work, _ = parts()
+    (chain,) = work.text.chains(work.leveled(work.source.training_sample(1)))
+    question = len(chain.prompt) - 1
+    assert predicted_levels(chain) == [
+        *[0] * question,
+        1,
+        1,
+        0,
+        2,
+        0,
+        0,
+    ]  # two steps, the separator, the answer, the end
+    assert len(predicted_levels(chain)) == len(chain)
+
+
+def test_gates_keep_what_is_not_of_their_level():
+    work, model = parts()
+    gates = Gates(work, model)
+    batch = work.collator(range(8))
+    states = model(input_ids=batch["input_ids"], output_hidden_states=True).hidden_states
+    length = batch["input_ids"].shape[1]
+    levels = gates.levels[:length]
+    first = (states[1] != states[0]).any(-1).any(0)  # where the first layer changes anything
+    assert torch.equal(first, (levels == 1) | ((levels == 0) & (torch.arange(length) >= gates.prompt)))
+    unchanged = model.transformer.ln_f(states[1])  # the last states come with the norm
+    assert torch.equal((states[2] != unchanged).any(-1).any(0), levels == 2)
+
+
+def test_the_average_is_what_is_evaluated_and_is_put_back():
+    work, model = parts()
+    lead = Average(work, model, keep=0.75)
+    start, seen = trained_weights(model), []
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1)
+    lead.on_step_end(None, None, None)
+    lead.averaged(lambda model, stage: seen.append(trained_weights(model)))(model, 0)
+    for name, weight in trained_weights(model).items():
+        torch.testing.assert_close(weight, start[name] + 1)
+        torch.testing.assert_close(seen[0][name], start[name] + 0.25)
+
+
+def test_layers_that_have_done_their_work_are_frozen():
+    work, model = parts()
+    work.schedule.attempts = [Attempt(0, 0), Attempt(4, 1), Attempt(8, 2)]
+    lead = Freeze(work, model)
+    for done, frozen in ((7, [False, False]), (8, [True, False])):
+        lead.on_step_begin(None, type("State", (), {"global_step": done}), None)
+        assert [not any(w.requires_grad for w in layer.parameters()) for layer in model.transformer.h] == frozen
+
+
+def test_loss_on_hidden_slots_fades():
+    work, model = parts()
+    Fade(work, model)
+    work.schedule.attempts = [Attempt(0, 0), Attempt(4, 1)]
+
+    def share(update: int) -> float:
+        rows = work.collator._chances(range(8 * update, 8 * update + 8))
+        return sum(row[3] < 1 for row in rows) / 8
+
+    assert share(0) == share(4) == 1
+    assert share(4 + Fade.over) == 0
+    assert 0 < sum(share(4 + Fade.over // 2 + i) for i in range(8)) / 8 < 1
+
+
+def test_the_tree_grows():
+    work, model = parts()
+    Grow(work, model)
+    work.schedule.attempts = [Attempt(0, 0), Attempt(1, 1)]
+    first, last = work.collator(range(8))["labels"], work.collator(range(8, 16))["labels"]
+    steps = slice(-5, -3)
+    assert (first[:, steps] != IGNORED).all()
+    assert (first[:, -3:] == IGNORED).all()
+    assert (last[:, -5:] != IGNORED).all()
