@@ -13,16 +13,15 @@ final model with everything hidden.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.language import language_tables
 from tools.seeds import check_options, each_against_linear, with_more_seeds
-from tools.stalls import STALLS, by_setting
 
 from internalize import columns
 from internalize.columns import Columns, Table
-from internalize.lm import against
 from internalize.results import FOLDER
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -248,97 +247,6 @@ ORACLE: Columns = {
 }
 
 
-def ahead(row: columns.Row) -> str:
-    """Of linear in exact match, seed by seed: the mean, and what it is at least."""
-    found = row["against_linear"]
-    if found is None:
-        return "–"
-    least = found["exact_match_low"]
-    return f"{found['exact_match']:+.4f}" + ("" if least is None else f" (≥ {least:+.4f})")
-
-
-EQUAL: Columns = {
-    **{
-        name: columns.LANGUAGE[name]
-        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages gone through")
-    },
-    "ahead of linear (one-sided 95 %)": ahead,
-    "updates": columns.LANGUAGE["updates in all"],
-}
-WORDS: Columns = {**EQUAL, "words of the answer right": lambda row: f"{row['word_match']:.3f}"}
-REMOVES = {
-    "adaptive": "everything at once",
-    "icot": "token by token",
-    "doubling": "1, 2, 4, … tokens",
-    "log-icot": "level by level",
-    "log-icot tokens": "half of the tokens that are left",
-}
-TREE: Columns = {
-    "method": EQUAL["method"],
-    "a stage removes": lambda row: (
-        REMOVES.get(f"{row['method']} {row['levels']}") or REMOVES[row["method"]]  # what has no levels has one way
-    ),
-    **WORDS,
-}
-DEPTH: Columns = {
-    "data": lambda row: f"`{row['data']}`",
-    "layers": lambda row: str(row["layers"]),
-    "method": lambda row: row["method"],
-    "solved": lambda row: f"{row['solved']} of {row['seeds']}",
-    "exact match (95 % over seeds)": columns.LANGUAGE["exact match (95 % over seeds)"],
-    "updates to 99 %": columns.LANGUAGE["updates to 99 %"],
-}
-
-
-def over_counted(name: str) -> Callable[[columns.Row], str]:
-    """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
-
-    def cell(row: columns.Row) -> str:
-        rows = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        (linear,) = (other for other in rows if other["method"] == "icot")
-        return columns.over_linear({"against_linear": against.ahead(row["each"], linear["each"])})
-
-    return cell
-
-
-def scattered(counted: str) -> Columns:
-    """Of a comparison with scattered replay, beside the one with replay of counts."""
-    return {
-        **{
-            name: cell
-            for name, cell in columns.LANGUAGE.items()
-            if name not in ("stages gone through", "updates in all")
-        },
-        "over linear's with replay of counts (95 %)": over_counted(counted),
-    }
-
-
-LANGUAGE: dict[str, Columns] = {
-    "lm-parity": columns.LANGUAGE,
-    "lm-parity-30": columns.LANGUAGE,
-    "lm-scattered": scattered("lm-parity"),
-    "lm-scattered-30": scattered("lm-parity-30"),
-    "lm-multiply-scattered": EQUAL,
-    "lm-multiply-3": EQUAL,
-    "lm-multiply-tree": TREE,
-    "lm-multiply-4": WORDS,
-    "lm-multiply": EQUAL,
-    "lm-depth": DEPTH,
-    "lm-depth-scattered": DEPTH,
-    "lm-stalls": STALLS,
-}
-"""Of each stored comparison of language models."""
-
-
-def language_tables() -> dict[str, str]:
-    """The tables of `lm compare`; that of parity is in the README as well."""
-    found = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"] for name in LANGUAGE}
-    found["lm-stalls"] = by_setting(found["lm-stalls"])
-    written = _written({name: (own, found[name]) for name, own in LANGUAGE.items()})
-    summary = _written({"lm-parity-summary": (columns.LANGUAGE, found["lm-scattered"])})
-    return written | summary
-
-
 def finite_tables(found: Row) -> dict[str, str]:
     """The tables of `benchmarks/prediction_table.py`."""
     own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
@@ -363,7 +271,7 @@ def all_tables() -> dict[str, str]:
     )
     others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {"phase": (HALF, phase["half"])}
     others["faults"] = (SURVIVED, with_total(faults["rows"]))
-    made = tables(rows["rows"]) | bench_tables(found) | finite_tables(finite) | language_tables()
+    made = tables(rows["rows"]) | bench_tables(found) | finite_tables(finite) | _written(language_tables())
     return made | _written(others)
 
 

@@ -1,0 +1,211 @@
+"""The tables of language models: of the stored rows of `lm compare`, and of several of them beside each other."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tools.stalls import STALLS, by_setting
+
+from internalize import columns
+from internalize.columns import Columns
+from internalize.intervals import mean_interval
+from internalize.lm import against
+from internalize.results import FOLDER
+
+Row = dict[str, Any]
+Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]
+
+
+def stored(name: str) -> list[Row]:
+    """The rows of a stored comparison."""
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+
+
+def ahead(row: columns.Row) -> str:
+    """Of linear in exact match, seed by seed: the mean, and what it is at least."""
+    found = row["against_linear"]
+    if found is None:
+        return "–"
+    least = found["exact_match_low"]
+    return f"{found['exact_match']:+.4f}" + ("" if least is None else f" (≥ {least:+.4f})")
+
+
+EQUAL: Columns = {
+    **{
+        name: columns.LANGUAGE[name]
+        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages gone through")
+    },
+    "ahead of linear (one-sided 95 %)": ahead,
+    "updates": columns.LANGUAGE["updates in all"],
+}
+WORDS: Columns = {**EQUAL, "words of the answer right": lambda row: f"{row['word_match']:.3f}"}
+REMOVES = {
+    "adaptive": "everything at once",
+    "icot": "token by token",
+    "doubling": "1, 2, 4, … tokens",
+    "log-icot": "level by level",
+    "log-icot tokens": "half of the tokens that are left",
+}
+TREE: Columns = {
+    "method": EQUAL["method"],
+    "a stage removes": lambda row: (
+        REMOVES.get(f"{row['method']} {row['levels']}") or REMOVES[row["method"]]  # what has no levels has one way
+    ),
+    **WORDS,
+}
+DEPTH: Columns = {
+    "data": lambda row: f"`{row['data']}`",
+    "layers": lambda row: str(row["layers"]),
+    "method": lambda row: row["method"],
+    "solved": lambda row: f"{row['solved']} of {row['seeds']}",
+    "exact match (95 % over seeds)": columns.LANGUAGE["exact match (95 % over seeds)"],
+    "updates to 99 %": columns.LANGUAGE["updates to 99 %"],
+}
+
+
+def over_counted(name: str) -> Callable[[columns.Row], str]:
+    """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
+
+    def cell(row: columns.Row) -> str:
+        linear = of_method(stored(name), against.LINEAR)
+        return columns.over_linear({"against_linear": against.ahead(row["each"], linear["each"])})
+
+    return cell
+
+
+def scattered(counted: str) -> Columns:
+    """Of a comparison with scattered replay, beside the one with replay of counts."""
+    return {
+        **{
+            name: cell
+            for name, cell in columns.LANGUAGE.items()
+            if name not in ("stages gone through", "updates in all")
+        },
+        "over linear's with replay of counts (95 %)": over_counted(counted),
+    }
+
+
+LANGUAGE: dict[str, Columns] = {
+    "lm-parity": columns.LANGUAGE,
+    "lm-parity-30": columns.LANGUAGE,
+    "lm-scattered": scattered("lm-parity"),
+    "lm-scattered-30": scattered("lm-parity-30"),
+    "lm-multiply-scattered": EQUAL,
+    "lm-multiply-3": EQUAL,
+    "lm-multiply-tree": TREE,
+    "lm-multiply-4": WORDS,
+    "lm-multiply": EQUAL,
+    "lm-depth": DEPTH,
+    "lm-depth-scattered": DEPTH,
+}
+"""Of each stored comparison of language models."""
+
+
+def of_method(rows: Iterable[Row], method: str) -> Row:
+    """The row of a method that has one."""
+    (found,) = (row for row in rows if row["method"] == method)
+    return found
+
+
+def first_evaluations(row: Row) -> list[int]:
+    """Of each seed, the updates after the explicit stage that every later stage has before it can end: its first evaluation."""
+    return [(len(each["steps"]) - 1) * row["eval_every"] for each in row["each"]]
+
+
+def less_first_evaluations(own: Row, linear: Row) -> tuple[float, float, float]:
+    """The ratio of updates after the explicit stage with these taken off on both sides, with its 95 % interval."""
+    left = [
+        {
+            each["seed"]: each["after_explicit"] - first
+            for each, first in zip(row["each"], first_evaluations(row), strict=True)
+        }
+        for row in (own, linear)
+    ]
+    logs = [math.log(updates / left[1][seed]) for seed, updates in left[0].items() if seed in left[1]]
+    mean, low, high = mean_interval(logs)
+    return math.exp(mean), math.exp(low), math.exp(high)
+
+
+def share_of_first(row: Row) -> float:
+    """The part of the updates after the explicit stage, over all seeds, that first evaluations are."""
+    return sum(first_evaluations(row)) / sum(each["after_explicit"] for each in row["each"])
+
+
+RULER: Columns = {
+    "replay": lambda row: row["replay"],
+    "n, k": lambda row: row["data"].removeprefix("parity:n=").replace(",k=", ", "),
+    "method": lambda row: row["method"],
+    "over linear's (95 %)": columns.over_linear,
+    "less first evaluations (95 %)": lambda row: "{:.2f} ({:.2f} – {:.2f})".format(
+        *less_first_evaluations(row, row["linear"])
+    ),
+    "first evaluations, of linear's updates": lambda row: f"{share_of_first(row['linear']):.0%}",
+}
+"""What the lead in updates owes to how often one looks."""
+COMPARED = {"counts": ("lm-parity", "lm-parity-30"), "scattered": ("lm-scattered", "lm-scattered-30")}
+
+
+def ruler() -> list[Row]:
+    """A row for every method beside linear ICoT on parity."""
+    return [
+        {**row, "replay": replay, "linear": of_method(stored(name), against.LINEAR)}
+        for replay, names in COMPARED.items()
+        for name in names
+        for row in stored(name)
+        if row["method"] != against.LINEAR
+    ]
+
+
+CELLS = (
+    "lm-scattered",
+    "lm-scattered-30",
+    "lm-multiply-scattered",
+    "lm-multiply-3",
+    "lm-multiply-tree",
+    "lm-multiply-4",
+)
+NOT_WORSE: Columns = {
+    "data": lambda row: f"`{row['data']}`",
+    "seeds of both": lambda row: str(row["against_linear"]["seeds"]),
+    "`adaptive`": lambda row: f"{row['both'][0]:.4f}",
+    "linear": lambda row: f"{row['both'][1]:.4f}",
+    "ahead (one-sided 95 %)": ahead,
+    "updates over linear's, at most (one-sided 95 %)": lambda row: at_most(row),
+}
+"""`adaptive` against linear ICoT in every comparison that has both, on the seeds that both have."""
+
+
+def at_most(row: columns.Row) -> str:
+    """The ratio of updates after the explicit stage, and its upper bound."""
+    of_seed = {each["seed"]: each["after_explicit"] for each in row["linear"]["each"]}
+    pairs = [(each["after_explicit"], of_seed.get(each["seed"])) for each in row["each"]]
+    logs = [math.log(one / other) for one, other in pairs if one and other]
+    if len(logs) < 2:
+        return "–"
+    mean, low, _ = mean_interval([-value for value in logs], sides=1)
+    return f"{math.exp(-mean):.2f} (≤ {math.exp(-low):.2f}; {len(logs)} seeds)"
+
+
+def not_worse() -> list[Row]:
+    """A row for each comparison."""
+    found: list[Row] = []
+    for name in CELLS:
+        own, linear = (of_method(stored(name), method) for method in ("adaptive", against.LINEAR))
+        both = {each["seed"] for each in own["each"]} & {each["seed"] for each in linear["each"]}
+        means = [
+            math.fsum(each["exact_match"] for each in row["each"] if each["seed"] in both) / len(both)
+            for row in (own, linear)
+        ]
+        found.append({**own, "linear": linear, "both": means})
+    return found
+
+
+def language_tables() -> Tables:
+    """The tables of `lm compare`; that of parity is in the README as well."""
+    found: Tables = {name: (own, stored(name)) for name, own in LANGUAGE.items()}
+    found["lm-stalls"] = (STALLS, by_setting(stored("lm-stalls")))
+    found["lm-parity-summary"] = (columns.LANGUAGE, stored("lm-scattered"))
+    found["lm-ruler"] = (RULER, ruler())
+    found["lm-not-worse"] = (NOT_WORSE, not_worse())
+    return found
