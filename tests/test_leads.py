@@ -1,11 +1,12 @@
 """What `tools/leads.py` adds to a run is what it says, and without an addition it is a run of `lm train`."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tools.leads import OPTIONS, Average, Fade, Freeze, Gates, Grow, predicted_levels, run
+from tools.leads import LEADS, OPTIONS, Average, Fade, Freeze, Gates, Grow, predicted_levels, run, trained
 
 from internalize.lm import Internalization
 from internalize.lm.callback import trained_weights
@@ -13,29 +14,39 @@ from internalize.lm.models import make_model
 from internalize.lm.removal import IGNORED
 from internalize.lm.schedule import Attempt
 from internalize.lm.train import train
+from internalize.runs import Run
+from tests.lm_runs import weights
 
 TINY = replace(
-    OPTIONS, data="parity:n=6,k=4", method="log-icot", layers=2, width=8, heads=2, steps=8, eval_every=4, batch=8,
+    OPTIONS, data="parity:n=8,k=8", method="log-icot", layers=3, width=8, heads=2, steps=12, eval_every=4, batch=8,
     stage_steps=4, first_steps=4, eval_examples=8, test_examples=50, budgets="never",
 )  # fmt: skip
 
 
+SMALLER = replace(TINY, data="parity:n=6,k=4", layers=2)
+
+
 def parts() -> tuple[Internalization, Any]:
-    work = Internalization(TINY, seed=1)
-    return work, make_model(TINY, work.config, 1)
+    work = Internalization(SMALLER, seed=1)
+    return work, make_model(SMALLER, work.config, 1)
 
 
-def test_the_control_is_lm_train():
-    found, own = run("control", TINY, 3), train(TINY, 3)
-    assert found["steps"] == [stage["steps"] for stage in own["stages"]]
-    assert found["exact_match"] == own["exact_match"]
+def test_the_control_is_lm_train_and_no_lead_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Fade, "over", 4)
+    result = train(TINY, 3, Run(tmp_path / "run"))
+    own = weights(tmp_path / "run")
+    assert run("control", TINY, 3)["steps"] == [stage["steps"] for stage in result["stages"]]
+    for lead in LEADS:
+        work, model = trained(lead, TINY, 3)
+        assert work.schedule.stage(TINY.steps - 1) == work.stages.last
+        found = {name: weight for name, weight in model.state_dict().items() if name in own}
+        assert all(torch.equal(found[name], own[name]) for name in own) == (lead == "control"), lead
 
 
-@pytest.mark.parametrize("lead", ["average", "freeze", "gates", "fade", "grow"])
-def test_every_lead_runs(lead):
-    found = run(lead, TINY, 3)
-    assert sum(found["steps"]) == TINY.steps
-    assert 0 <= found["exact_match"] <= 1
+def test_stages_that_are_not_levels_are_refused():
+    for lead in ("freeze", "grow"):
+        with pytest.raises(SystemExit, match="--method log-icot"):
+            trained(lead, replace(TINY, method="adaptive"), 3)
 
 
 def test_levels_of_what_is_predicted():

@@ -24,6 +24,7 @@ from internalize.lm.models import Asking, load_model, save_model
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.readers import write_examples
 from internalize.lm.removal import TextStages
+from internalize.lm.states import Budget
 from internalize.lm.tasks import get_task
 from tests.lm_runs import TINY
 
@@ -179,6 +180,28 @@ def test_what_a_stage_has_no_room_for_is_counted_at_that_stage():
     rows = evaluate(subject, every_stage=True).result["stages"]
     assert rows[0]["without_room"] == sum(length > positions + 1 for length in whole) > 0
     assert rows[-1]["without_room"] == 0
+
+
+LEVELED = [
+    Example("a b c", ("u", "v", "w", "u"), "x", levels=(1, 1, 1, 2)),
+    Example("d e f", ("w", "v", "u"), "y", levels=(1, 2, 3)),
+]
+
+
+def test_a_chain_may_show_steps_where_the_longest_is_hidden(monkeypatch: pytest.MonkeyPatch):
+    """Of chains whose steps and levels differ, one that writes what is true is right at every stage."""
+    text = TextFormat(word_tokenizer(LEVELED))
+    stages = TextStages.measure(CurriculumOptions("log-icot"), text.chains(LEVELED), text.slot)
+    assert stages.hidden == (0, 3, 4, 4)
+
+    def write_the_truth(model: Any, text: Any, stages: Any, chains: Any, stage: int, *_: Any) -> list[list[int]]:
+        whole = (stages.sequence(c, stages.hidden_units(c, stage), stages.stage_slots[stage]).tokens for c in chains)
+        return [row[len(stages.prompt(c, stage).tokens) :] for c, row in zip(chains, whole, strict=True)]
+
+    monkeypatch.setattr("internalize.lm.generation._generate", write_the_truth)
+    for stage in range(stages.count):
+        assert generate_answers(make("gpt2"), text, stages, LEVELED, stage).answers == ["x", "y"]
+    assert Budget.of(stages, 4).stage == stages.last
 
 
 @pytest.mark.parametrize("batch", [1, 3, 256])

@@ -18,7 +18,7 @@ from internalize.errors import InputError
 from internalize.lm.chains import Chain
 from internalize.lm.flops import Gpu
 from internalize.lm.internalization import Internalization
-from internalize.lm.models import make_model, model_config
+from internalize.lm.models import make_model
 from internalize.lm.options import METHODS, CurriculumOptions, LmTrainOptions, Method, Replay
 from internalize.lm.plan import expected_lengths, plan, stage_begins
 from internalize.lm.removal import TextStages
@@ -258,13 +258,13 @@ def test_stages_that_are_not_reached():
 def test_plan_has_the_size_of_the_model_that_is_trained():
     planned = plan(TINY, ["log-icot"])
     work = Internalization(replace(TINY, method="log-icot"))
-    model = make_model(TINY, model_config(TINY, len(work.tokenizer), work.text.end, work.longest), 0)
+    model = make_model(TINY, work.config, 0)
     assert planned.size.parameters == sum(p.numel() for p in model.parameters())
 
 
 def test_of_a_model_folder_only_config_and_tokenizer_are_read(tmp_path: Path):
     work = Internalization(TINY)
-    model = make_model(TINY, model_config(TINY, len(work.tokenizer), work.text.end, work.longest), 0)
+    model = make_model(TINY, work.config, 0)
     work.save(tmp_path / "model", model)
     (tmp_path / "model" / "model.safetensors").unlink()
     from_folder = plan(replace(TINY, model=str(tmp_path / "model")), ["log-icot"])

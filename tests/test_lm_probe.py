@@ -1,6 +1,7 @@
 """`lm probe`: a step is found where it is and nowhere else; what a run keeps for it; what it refuses; its figure."""
 
 import json
+import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +19,11 @@ from internalize.cli import main
 from internalize.figures.reading import above_chance, draw_reading
 from internalize.figures.save import svg_bytes
 from internalize.lm import Internalization
+from internalize.lm.example import Example
 from internalize.lm.kept import Kept, open_kept
 from internalize.lm.models import make_model
 from internalize.lm.probe import child_positions, probe, sequences_of
+from internalize.lm.readers import write_examples
 from internalize.lm.removal import IGNORED
 from internalize.lm.signal import _on_children, measure_signals
 from internalize.lm.states import Budget, read_states
@@ -242,6 +245,36 @@ def test_steps_with_several_tokens(tmp_path: Path):
     assert all(0 <= row[key] <= 1 for row in last.values() for key in ("chance", "probe", "lens", "error"))
     drawing = draw_reading(result)
     assert "multiply:digits=2" in drawing.caption
+
+
+def test_every_number_of_hidden_steps_is_read_once(tmp_path: Path):
+    """Though two stages hide all steps of the longest chain, of which the first shows one of another chain."""
+    drawn = random.Random(0)
+    examples = [
+        Example(
+            " ".join(drawn.choices("abcdef", k=6)),
+            tuple(drawn.choices("uv", k=len(levels))),
+            drawn.choice("xy"),
+            levels,
+        )
+        for levels in ((1, 1, 1, 2), (1, 2, 3)) * 60
+    ]
+    write_examples(tmp_path / "data.jsonl", examples)
+    options = replace(
+        TINY, method="log-icot", data=str(tmp_path / "data.jsonl"), steps=4, stage_steps=1, keep_stages=True
+    )
+    train(options, 0, Run(tmp_path / "run"))
+    rows = probe(open_kept(tmp_path / "run", examples=100))["rows"]
+    keys = [(r["stage"], r["hidden"], r["layer"], r["step"]) for r in rows]
+    assert len(set(keys)) == len(keys)
+    assert {r["shown"] > 0 for r in rows if (r["stage"], r["hidden"], r["step"]) == (3, 4, 3)} == {True}
+    assert {r["shown"] > 0 for r in rows if (r["stage"], r["hidden"], r["step"]) == (2, 4, 3)} == {False}
+
+
+def test_other_data_than_it_was_trained_on_are_told(run: Run):
+    lines: list[str] = []
+    open_kept(run.path, "parity:n=8,k=4,seed=5", examples=64, say=lines.append)
+    assert "parity:n=8,k=4,seed=5 is not what the model was trained on, which is parity:n=8,k=4,seed=0" in lines
 
 
 def row(stage: int, hidden: int, layer: int, step: int, **more: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.lm_runs import TINY, content, words
 
 
 def test_ctrl_c_saves_and_resumes(tmp_path: Path):
-    options = replace(TINY, steps=2000, stage_steps=700, eval_every=50)
+    options = replace(TINY, steps=240, stage_steps=80, eval_every=10)
     argv = [sys.executable, "-c", "from internalize.cli import run; run()"]
     out = tmp_path / "run"
     process = subprocess.Popen([*argv, *words(options, out)], stderr=subprocess.PIPE, text=True)
@@ -36,6 +36,9 @@ def test_ctrl_c_saves_and_resumes(tmp_path: Path):
     assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume goes on"
     assert whole_checkpoints(out / "checkpoint")
     assert not Run(out).finished
+    train(options, 0, Run(out), resume=True)
+    train(options, 0, Run(tmp_path / "alone"))
+    assert content(Run(out)) == content(Run(tmp_path / "alone"))
 
 
 def test_a_disk_that_is_full_as_the_trainer_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -99,6 +102,19 @@ def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
     train(options, 0, Run(out), resume=True, checkpoint_steps=5)
     train(options, 0, Run(tmp_path / "left-alone"))
     assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
+
+
+def test_checkpoints_are_as_far_apart_as_is_asked_now(tmp_path: Path):
+    options, out, checkpoint = stopped_run(tmp_path)
+    assert checkpoint.name == "checkpoint-10"  # by fives
+
+    def stop(now: object) -> None:
+        if now.done >= 18:  # pyright: ignore[reportAttributeAccessIssue]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(options, 0, Run(out), resume=True, checkpoint_steps=2, report=stop)
+    assert whole_checkpoints(out / "checkpoint")[-1].name == "checkpoint-16"
 
 
 def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -92,6 +92,7 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
         first_steps=6,
         patience=4,
         stage_steps=6,
+        eval_every=2,
         eval_examples=17,
     )
     train(options, 0, Run(tmp_path / "one"))
@@ -223,10 +224,12 @@ def test_another_architecture_from_its_config(tmp_path: Path):
         num_hidden_layers=1,
         num_attention_heads=2,
         max_position_embeddings=64,
+        dtype="bfloat16",
     ).to_json_file(tmp_path / "llama.json")
     result = train(replace(TINY, model=str(tmp_path / "llama.json")), 0, Run(tmp_path / "run"))
     assert result["steps"] == 24
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.model_type == "llama"
+    assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
 
 
 def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -269,6 +272,9 @@ def test_plain_trainer(tmp_path: Path):
         ({"train_sampling_strategy": "random"}, "sequential"),
         ({"per_device_train_batch_size": 3}, "batches of 3"),
         ({"dataloader_num_workers": 2}, "dataloader_num_workers=0"),
+        ({"max_steps": 13}, "make 13 updates, the options 12"),
+        ({"max_steps": -1, "num_train_epochs": 2}, "make 24 updates, the options 12"),
+        ({"ignore_data_skip": True}, "ignore_data_skip=False"),
     ):
         with pytest.raises(InputError, match=reason):
             trainer(tmp_path / "wrong", **wrong)[1].train()

@@ -85,7 +85,16 @@ class Average(Lead):
         put_back(self.model, self.mean)
 
 
-class Freeze(Lead):
+class ByLevels(Lead):
+    """For curricula whose stages hide a level each."""
+
+    def __init__(self, work: Internalization, model: Any) -> None:
+        super().__init__(work, model)
+        if work.options.method != "log-icot":
+            raise SystemExit("freeze and grow go by levels: --method log-icot")
+
+
+class Freeze(ByLevels):
     """Layers whose level the stage before has hidden have done their work."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -160,7 +169,7 @@ class FadingCollator(StageCollator):
         return rows
 
 
-class Grow(Lead):
+class Grow(ByLevels):
     """Of what a stage shows its first level alone is asked for; an attempt passes by the steps that it is asked for."""
 
     def __init__(self, work: Internalization, model: Any) -> None:
@@ -226,8 +235,8 @@ LEADS: dict[Name, type[Lead]] = {
 assert LEADS.keys() == set(get_args(Name))
 
 
-def run(lead: Name, options: LmTrainOptions, seed: int) -> Json:
-    """Train one model; what it came to, with the updates of every stage."""
+def trained(lead: Name, options: LmTrainOptions, seed: int) -> tuple[Internalization, Any]:
+    """One model, trained."""
     work = Internalization(options, seed=seed)
     model = make_model(options, work.config, seed)
     own = LEADS[lead](work, model)
@@ -257,6 +266,12 @@ def run(lead: Name, options: LmTrainOptions, seed: int) -> Json:
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)
         trainer.train()
+    return work, model
+
+
+def run(lead: Name, options: LmTrainOptions, seed: int) -> Json:
+    """What a model came to, with the updates of every stage."""
+    work, model = trained(lead, options, seed)
     test = work.source.test(options.test_examples)
     steps = [stage["steps"] for stage in work.callback.finished_stages]
     return {

@@ -88,6 +88,13 @@ class StageCallback(TrainerCallback):
             raise InputError(
                 "TrainingArguments need train_sampling_strategy='sequential': the collator shuffles by itself"
             )
+        if state.max_steps > self.options.steps:
+            raise InputError(
+                f"TrainingArguments make {state.max_steps} updates, the options {self.options.steps}: beyond these the data "
+                "would begin anew; take max_steps from arguments()"
+            )
+        if args.ignore_data_skip:
+            raise InputError("TrainingArguments need ignore_data_skip=False: positions decide what a batch hides")
         if batch != self.options.batch:
             raise InputError(f"TrainingArguments make batches of {batch}, the options of {self.options.batch}")
         if args.dataloader_num_workers and self.options.advance == "accuracy":
@@ -96,6 +103,7 @@ class StageCallback(TrainerCallback):
         self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
         if state.global_step:
             self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+        state.save_steps, state.logging_steps = args.save_steps, args.logging_steps  # not those of a checkpoint
         self._began = time.perf_counter() - self.seconds
 
     def on_step_begin(
@@ -111,7 +119,7 @@ class StageCallback(TrainerCallback):
         if back or (self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]):
             kwargs["optimizer"].state.clear()
         left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
-        falling = min(self.options.consolidate, state.max_steps // 4)
+        falling = self._falling(state.max_steps)
         if self.anneal and left <= falling:
             for group in kwargs["optimizer"].param_groups:
                 group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
@@ -140,7 +148,7 @@ class StageCallback(TrainerCallback):
             }
             last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
             if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
-                self._stop_at = done + self.options.consolidate
+                self._stop_at = done + self._falling(state.max_steps)
             good = self.schedule.good
             if ends or (self._stop_at is None and self.schedule.advance(done, accuracy, loss)):
                 self._end_stage(model, args, number, accuracy)
@@ -199,11 +207,15 @@ class StageCallback(TrainerCallback):
 
     # What they do
 
+    def _falling(self, steps: int) -> int:
+        """Updates at the end over which the learning rate falls."""
+        return min(self.options.consolidate, steps // 4)
+
     def _end_stage(
         self, model: Any, args: TrainingArguments, number: int, accuracy: float, at: int | None = None
     ) -> None:
         began, stage = self.schedule.attempts[number]
-        end = min(self.schedule.attempts[number + 1].begins, args.max_steps) if at is None else at
+        end = min(self.schedule.attempts[number + 1].begins, self.options.steps) if at is None else at
         record: Json = {
             "stage": stage + 1,
             "hidden": self.stages.hidden[stage],

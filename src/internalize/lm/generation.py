@@ -104,7 +104,7 @@ def generate_answers(
     order = [i for i in range(len(chains)) if room[i] > 0]
     order.sort(key=lambda i: (lengths[i], len(chains[i].prompt)))  # alike lengths together: little padding, few steps
     most = longest or max(lengths, default=0) + ROOM
-    direct = stages.hidden[stage] > 0 and stages.hidden[stage] >= len(stages.count_slots) - 1
+    direct = stage == stages.last and stages.hidden[stage] > 0  # before, some chains may show steps yet
     answers: list[str | None] = [None] * len(chains)
     generated = 0
     was_training, began = model.training, time.perf_counter()

@@ -64,8 +64,8 @@ class Internalization:
         validation = self.leveled(self.source.validation)
         chains = self.text.chains(_spread(leveled[: len(everything)]))
         self.stages = TextStages.measure(options, chains, self.text.slot)
-        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(validation)]))
-        """Positions that the longest sequence needs, at whatever stage."""
+        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(everything) :])]))
+        """Positions that the longest sequence needs, at whatever stage, what is held out included."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         targets = self.stages.targets if options.subdivides else None
         answers = Counter(example.answer for example in validation)
@@ -107,10 +107,14 @@ class Internalization:
         )
 
     @property
+    def spare(self) -> int:
+        """Positions of a new model beyond its longest sequence: for slots where there were none, and some more."""
+        return self.stages.stage_slots[-1] + ROOM
+
+    @property
     def config(self) -> Any:
         """The config of the model that the options ask for, with positions for the longest sequence."""
-        spare = self.stages.stage_slots[-1] + ROOM
-        return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, spare)
+        return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, self.spare)
 
     @property
     def asking(self) -> Asking:

@@ -159,6 +159,8 @@ def _examples(run: Run | None, asking: Asking, data: str, seed: int, count: int,
             f"the model was trained on {asking.data}, and only its run folder knows what was held out: give that, or --data"
         )
     source = run_source(run, say) if run and not data else open_source(data or asking.data, seed, held_out=0, say=say)
+    if source.spec != asking.data:
+        say(f"{source.spec} is not what the model was trained on, which is {asking.data}")
     held_out = _different(source.test(count))
     if len(held_out) == count:
         return held_out

@@ -100,7 +100,7 @@ def make_model(options: ModelOptions, config: Any, seed: int, *, small: bool = F
     else:
         new: Any = AutoModelForCausalLM
         try:
-            model = new.from_config(config)
+            model = new.from_config(config, dtype=torch.float32)
         except ValueError as error:
             raise InputError(f"{options.model}: {' '.join(str(error).split())[:300]}") from error
     if options.lora_rank:

@@ -158,7 +158,8 @@ class ScheduleOptions:
     stop_at: float | None = None
     """End once held-out exact match with the whole chain hidden reaches this in the last stage. Default: never early."""
     consolidate: int = 100
-    """Updates at the end over which the learning rate falls to nothing; they follow when --stop-at is reached."""
+    """Updates at the end over which the learning rate falls to nothing, at most a quarter of --steps; they follow when --stop-at
+    is reached."""
     reset_optimizer: bool = False
     """A new optimizer at each stage (Deng et al.)."""
 

@@ -203,7 +203,8 @@ def plan(
         tokenizer, source = works[-1].tokenizer, works[-1].source
     first = works[0]
     longest = max(work.longest for work in works)
-    size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest))
+    spare = max(work.spare for work in works)
+    size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest, spare))
     count = min(first.source.size or SAMPLE // 10, SAMPLE)
     examples = [first.source.train(position) for position in range(count)]
     plans = [_method_plan(work, work.text.chains(work.leveled(examples)), by, size, gpu) for work in works]

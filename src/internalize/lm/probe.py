@@ -70,7 +70,7 @@ def probe(
 
 def _budgets(kept: Kept, stage: int, hidden: Sequence[int]) -> Iterator[Budget]:
     """What is hidden from a stage's model, each number once. By default: as at its own stage, at the next that is planned, at those
-    that began with this model, and at the last.
+    that began with this model, and at the last. Of stages that hide as much of the longest chain its own counts, or the last.
     """
     stages = kept.stages
     if hidden:
@@ -78,7 +78,9 @@ def _budgets(kept: Kept, stage: int, hidden: Sequence[int]) -> Iterator[Budget]:
         return
     following = next((planned for planned in stages.planned if planned >= stage), stages.last)
     after = {later - 1 for later, earlier in kept.before.items() if earlier == stage}
-    for number in sorted({min(stage - 1, stages.last), following, *after, stages.last}):
+    own = min(stage - 1, stages.last)
+    by_hidden = {stages.hidden[number]: number for number in sorted({following, *after, stages.last})}
+    for number in sorted({*(by_hidden | {stages.hidden[own]: own}).values()}):
         yield stage_budget(stages, number)
 
 

@@ -30,8 +30,8 @@ class Budget:
 
     @classmethod
     def of(cls, stages: TextStages, hidden: int) -> "Budget":
-        """The budget of so many hidden units; where a stage hides as many, it is that stage's."""
-        return cls(hidden, stages.hidden.index(hidden) if hidden in stages.hidden else None)
+        """The budget of so many hidden units; where a stage hides as many, it is the last such stage's."""
+        return cls(hidden, max((s for s, count in enumerate(stages.hidden) if count == hidden), default=None))
 
     def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, int]:
         """Hidden units of a chain, and slots."""
