@@ -1,80 +1,21 @@
-"""Generated answers: alone or in a batch the same, read as they are written, counted exactly; and `lm eval` around them."""
+"""Generated answers: alone or in a batch the same, read as they are written, counted exactly."""
 
-import json
-import random
-import socket
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig
 
-from internalize import lm
-from internalize.commands.lm_eval import LmEval
 from internalize.errors import InputError
 from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.evaluation import Subject, evaluate, open_subject
+from internalize.lm.evaluation import Subject, evaluate
 from internalize.lm.example import Example
 from internalize.lm.generation import Answers, _generate, _generating, generate_answers
-from internalize.lm.models import Asking, load_model, save_model
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.readers import write_examples
 from internalize.lm.removal import TextStages
 from internalize.lm.states import Budget
-from internalize.lm.tasks import get_task
-from tests.lm_runs import TINY
-
-ROPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-ROPE |= {"intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.5}
-GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "initializer_range": 0.5}
-ARCHITECTURES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "gpt2": (GPT2Config, GPT2),
-    "llama": (LlamaConfig, ROPE),
-    "mistral": (MistralConfig, {**ROPE, "sliding_window": 4}),
-}
-DELETE = CurriculumOptions("icot-steps", removal="delete", keep_positions=True)
-CURRICULA = {
-    "pad": CurriculumOptions(levels="steps"),
-    "delete": CurriculumOptions("icot-steps", removal="delete"),
-    "keep": DELETE,
-    "keep right": replace(DELETE, side="right"),
-}
-
-
-def ragged() -> list[Example]:
-    """Questions and chains of different lengths."""
-    draw = random.Random(0)
-
-    def pick(letters: str, least: int, most: int) -> list[str]:
-        return [draw.choice(letters) for _ in range(draw.randint(least, most))]
-
-    return [
-        Example(" ".join(pick("abcdef", 1, 9)), tuple(pick("uvw", 0, 5)), " ".join(pick("xyz", 1, 2))) for _ in range(7)
-    ]
-
-
-EXAMPLES = ragged()
-TOKENIZER = word_tokenizer(EXAMPLES)
-TEXT = TextFormat(TOKENIZER)
-CHAINS = TEXT.chains(EXAMPLES)
-
-
-def make(name: str, **changes: Any) -> Any:
-    kind, options = ARCHITECTURES[name]
-    torch.manual_seed(0)
-    special = {"bos_token_id": None, "eos_token_id": TEXT.end, "pad_token_id": TEXT.pad, "loss_type": "ForCausalLM"}
-    return AutoModelForCausalLM.from_config(
-        kind(**{"vocab_size": len(TOKENIZER), **special, **options, **changes})
-    ).eval()
-
-
-def measured(options: CurriculumOptions) -> TextStages:
-    return TextStages.measure(options, CHAINS, TEXT.slot)
-
+from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
 # Alone or in a batch
 
@@ -270,154 +211,3 @@ def test_exact_match_is_word_for_word():
 def test_exact_match_counts(right):
     answers = Answers(["x" if r else None for r in right], 0, 0.0)
     assert answers.exact_match([Example("q", (), "x")] * len(right)) == sum(right) / len(right)
-
-
-# lm eval
-
-
-def test_word_match_counts_what_is_half_right():
-    examples = [Example("2 * 3", (), answer) for answer in ("6 0 1 2", "6 0 1 2", "6 0", "6 0", "6")]
-    found = Answers(["6 0 1 2", "6 9 1", "6 0 6 0", "0 6", None], 0, 0.0)
-    assert found.word_match(examples) == pytest.approx((1 + 2 / 4 + 2 / 4 + 0 + 0) / 5)
-    assert found.summary(examples)["word_match"] == found.word_match(examples)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """A model folder as lm train writes it, with weights that know nothing."""
-    examples = get_task("parity:n=9,k=4").examples("train", 0, 20)
-    tokenizer = word_tokenizer(examples)
-    text = TextFormat(tokenizer)
-    stages = TextStages.measure(CurriculumOptions("log-icot"), text.chains(examples), text.slot)
-    model = make("gpt2", vocab_size=len(tokenizer), eos_token_id=text.end)
-    save_model(tmp_path / "model", model, tokenizer, Asking.of("parity:n=9,k=4,seed=0", "given", text, stages))
-    return tmp_path / "model"
-
-
-def test_eval_says_what_the_contract_says(folder, tmp_path, capsys, monkeypatch):
-    def refuse(*_: Any) -> None:
-        raise AssertionError("no network")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert LmEval(folder, examples=20, stages="all", chain=True, out=tmp_path / "out", json=True)() == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {
-        *("exact_match", "exact_match_low", "exact_match_high", "word_match", "examples"),
-        *("examples_per_second", "generated_tokens"),
-        *("stages", "chain_exact_match", "chain_examples_per_second", "speedup", "seconds"),
-    }
-    assert found["examples"] == 20
-    assert 0 <= found["exact_match_low"] <= found["exact_match"] <= found["exact_match_high"] <= 1
-    assert [(row["stage"], row["hidden"]) for row in found["stages"]] == [(1, 0), (2, 2)]
-    assert found["stages"][0]["exact_match"] == found["chain_exact_match"]
-    assert found["stages"][1]["exact_match"] == found["exact_match"]
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == found
-    rows = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text().splitlines()]
-    assert len(rows) == 20
-    assert sum(row["right"] for row in rows) / 20 == found["exact_match"]
-    assert all(row["right"] == (row["generated"] == row["answer"]) for row in rows)
-    assert LmEval(folder, examples=20)() == 0
-    assert "exact match" in capsys.readouterr().out
-
-
-def test_a_model_that_is_not_ours_is_asked_as_it_is_told(folder, tmp_path):
-    (folder / "internalize.json").unlink()
-    lines: list[str] = []
-    subject = open_subject(folder, "parity:n=9,k=4", 10, options=CurriculumOptions("none"), say=lines.append)
-    assert subject.stages.hidden == (2,)
-    assert "asked as none" in lines[-1]
-    with pytest.raises(InputError, match="--data is missing"):
-        open_subject(folder)
-    with pytest.raises(InputError, match="--chain needs a model that writes its chain; method none"):
-        evaluate(subject, chain=True)
-
-
-def test_bfloat16_and_a_file(folder, tmp_path):
-    path = tmp_path / "data.jsonl"
-    write_examples(path, get_task("parity:n=9,k=4").examples("test", 0, 5))
-    subject = open_subject(folder, str(path), dtype="bfloat16")
-    assert subject.model.dtype == torch.bfloat16
-    assert evaluate(subject).result["examples"] == 5
-
-
-def test_no_examples_are_refused(folder):
-    subject = open_subject(folder, examples=3)
-    with pytest.raises(InputError, match="no examples to evaluate"):
-        evaluate(Subject(subject.model, subject.text, subject.stages, [], subject.data))
-    with pytest.raises(InputError, match="examples=0 must be at least 1"):
-        open_subject(folder, examples=0)
-
-
-def test_other_words_are_refused_and_another_problem_is_mentioned(folder):
-    with pytest.raises(InputError, match=r"made for other data: its tokenizer does not know '\S+'"):
-        open_subject(folder, "multiply:digits=2")
-    lines: list[str] = []
-    open_subject(folder, "parity:n=9,k=4", 5, seed=3, say=lines.append)
-    assert "not what the model was trained on" in lines[0]
-    with pytest.raises(InputError, match="says in internalize.json how it is asked"):
-        open_subject(folder, options=CurriculumOptions("cot"))
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder):
-    model, tokenizer = load_model(folder)
-    asking = Asking.read(folder)
-    model.resize_token_embeddings(3)
-    save_model(folder, model, tokenizer, asking)
-    with pytest.raises(InputError, match="the model has 3: they do not go together"):
-        open_subject(folder, examples=3)
-
-
-def test_a_model_with_too_few_positions_is_refused(folder):
-    _, tokenizer = load_model(folder)
-    asking = Asking.read(folder)
-    save_model(folder, make("gpt2", vocab_size=len(tokenizer), n_positions=8), tokenizer, asking)
-    with pytest.raises(InputError, match="none of the examples fits"):
-        open_subject(folder, examples=3)
-
-
-def test_folders_that_hold_no_model_are_refused(tmp_path):
-    with pytest.raises(InputError, match="is not a folder"):
-        open_subject(tmp_path / "nothing")
-    (tmp_path / "config.json").write_text('{"version": 1, "kind": "solve"}')
-    with pytest.raises(InputError, match="holds a run of kind 'solve'"):
-        open_subject(tmp_path)
-    (tmp_path / "config.json").write_text('{"version": 1, "kind": "lm-train"}')
-    with pytest.raises(InputError, match="has no model yet"):
-        open_subject(tmp_path)
-
-
-def test_a_run_knows_what_it_held_out(tmp_path):
-    from internalize.lm.train import train
-    from internalize.runs import Run
-
-    path = tmp_path / "data.jsonl"
-    write_examples(path, list(dict.fromkeys(get_task("parity:n=9,k=4").examples("train", 0, 60))))
-    options = replace(TINY, data=str(path), steps=2, stage_steps=1, eval_every=2, eval_examples=6)
-    result = train(options, 3, Run(tmp_path / "run"))
-    subject = open_subject(tmp_path / "run")
-    assert evaluate(subject).result["exact_match"] == result["exact_match"]
-    assert len(subject.examples) == result["examples"]
-    with pytest.raises(InputError, match="only its run folder knows what was held out"):
-        open_subject(tmp_path / "run" / "model")
-
-
-def test_questions_without_answers(folder: Path, tmp_path: Path):
-    """A model is asked what nobody knows as it is asked what is known."""
-    subject = open_subject(folder, examples=30)
-    questions = [example.question for example in subject.examples]
-    known = generate_answers(subject.model, subject.text, subject.stages, subject.examples, subject.stages.last)
-    assert lm.ask(folder, questions, batch=7) == known.answers
-    cut = generate_answers(subject.model, subject.text, subject.stages, subject.examples, 1, longest=1)
-    assert cut.generated_tokens == len(questions)
-    assert lm.ask(folder, []) == []
-    for asked, longest, message in (
-        (["0 1 banana"], 9, "banana"),
-        ([" "], 9, "the question is empty"),
-        (questions, 0, "longest=0 must be at least 1"),
-    ):
-        with pytest.raises(InputError, match=message):
-            lm.ask(folder, asked, longest=longest)
-    with pytest.raises(InputError, match="is not a folder"):
-        lm.ask(tmp_path / "none", ["0 1"])
-    with pytest.raises(InputError, match="internalize.json"):
-        lm.ask(tmp_path, ["0 1"])

@@ -108,12 +108,12 @@ def of_method(rows: Iterable[Row], method: str) -> Row:
     return found
 
 
-def first_evaluations(row: Row) -> list[int]:
+def first_evaluations(row: columns.Row) -> list[int]:
     """Of each seed, the updates after the explicit stage that every later stage has before it can end: its first evaluation."""
     return [(len(each["steps"]) - 1) * row["eval_every"] for each in row["each"]]
 
 
-def less_first_evaluations(own: Row, linear: Row) -> tuple[float, float, float]:
+def less_first_evaluations(own: columns.Row, linear: columns.Row) -> tuple[float, float, float]:
     """The ratio of updates after the explicit stage with these taken off on both sides, with its 95 % interval."""
     left = [
         {
@@ -127,7 +127,7 @@ def less_first_evaluations(own: Row, linear: Row) -> tuple[float, float, float]:
     return math.exp(mean), math.exp(low), math.exp(high)
 
 
-def share_of_first(row: Row) -> float:
+def share_of_first(row: columns.Row) -> float:
     """The part of the updates after the explicit stage, over all seeds, that first evaluations are."""
     return sum(first_evaluations(row)) / sum(each["after_explicit"] for each in row["each"])
 
