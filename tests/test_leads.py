@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tools.leads import LEADS, OPTIONS, Average, Fade, Freeze, Gates, Grow, predicted_levels, run, trained
+from tools.leads import LEADS, OPTIONS, Average, Fade, Freeze, Gates, Grow, Open, predicted_levels, run, trained
 
 from internalize.lm import Internalization
 from internalize.lm.callback import trained_weights
@@ -124,3 +124,22 @@ def test_the_tree_grows():
     assert (first[:, steps] != IGNORED).all()
     assert (first[:, -3:] == IGNORED).all()
     assert (last[:, -5:] != IGNORED).all()
+
+
+def test_gates_that_have_opened_are_none():
+    work, model = parts()
+    tokens = work.collator(range(8))["input_ids"]
+    plain = model(input_ids=tokens).logits
+    lead = Open(work, model)
+    assert not torch.allclose(model(input_ids=tokens).logits, plain)
+    state = type("State", (), {"global_step": 100})
+    lead.on_step_begin(None, state, None)
+    assert lead.ajar == 0  # the answer is not right yet
+    work.callback._stop_at, work.options = 140, replace(work.options, consolidate=60)
+    lead.on_step_begin(None, state, None)
+    assert lead.ajar == pytest.approx(0.5)
+    state.global_step = 120
+    lead.on_step_begin(None, state, None)
+    torch.testing.assert_close(model(input_ids=tokens).logits, plain)
+    lead.on_train_end(None, state, None)
+    assert not any(layer._forward_hooks for layer in model.transformer.h)

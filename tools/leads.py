@@ -7,6 +7,8 @@
 | average | weights averaged over the last updates are evaluated, and decide when a stage ends                             |
 | freeze  | once the steps of a level are hidden, the layers up to that one are not trained any more                       |
 | gates   | the paper's gates on the residual stream: what predicts a step takes the update of the layer of its level only |
+| open    | the same, and once the answer is right the gates open, over two thirds of `--consolidate` updates: an ordinary |
+|         | transformer is left                                                                                            |
 | fade    | the loss on hidden slots falls to nothing after the explicit stage                                             |
 | grow    | the tree grows: levels above the first that a stage shows are not asked for yet                                |
 """
@@ -14,8 +16,8 @@
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 import torch
@@ -31,7 +33,7 @@ from internalize.lm.quiet import quiet_transformers
 from internalize.lm.removal import IGNORED
 from internalize.options import parse_seeds
 
-Name = Literal["control", "average", "freeze", "gates", "fade", "grow"]
+Name = Literal["control", "average", "freeze", "gates", "open", "fade", "grow"]
 Json = dict[str, Any]
 OPTIONS = LmTrainOptions(stop_at=0.998, steps=2000, eval_every=10, eval_examples=256, consolidate=0)
 
@@ -113,6 +115,9 @@ class Gates(Lead):
         (chain,) = work.text.chains(work.leveled(work.source.training_sample(1)))
         self.levels = torch.tensor([*predicted_levels(chain), *[0] * work.config.n_positions])  # a model may write on
         root = int(self.levels.max())
+        self.ajar = 0.0
+        """How far the others are open."""
+        self.hooks: list[Any] = []
         for number, layer in enumerate(model.transformer.h):
             self.levels_of(layer, min(number + 1, root), number)
 
@@ -128,15 +133,31 @@ class Gates(Lead):
             is_open = (mine == level) | (
                 (mine == 0) & (torch.arange(end - before.shape[1], end) >= self.prompt) & (level == 1)
             )
-            states = torch.where(is_open[:, None], states, before)
+            states = torch.where(is_open[:, None], states, torch.lerp(before, states, self.ajar))
             return (states, *output[1:]) if isinstance(output, tuple) else states
 
-        layer.register_forward_hook(gated, with_kwargs=True)
+        self.hooks.append(layer.register_forward_hook(gated, with_kwargs=True))
 
     @property
     def prompt(self) -> int:
         """The first position that predicts anything."""
         return int((self.levels > 0).nonzero()[0])
+
+
+class Open(Gates):
+    """Gates that are for learning alone."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Once the updates that follow the right answer have begun."""
+        end = self.work.callback._stop_at  # pyright: ignore[reportPrivateUsage]
+        if end is not None:
+            left = (end - state.global_step) / self.work.options.consolidate
+            self.ajar = min(1.0, 1.5 * (1 - left))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What is left has no gates."""
+        for hook in self.hooks:
+            hook.remove()
 
 
 class Fade(Lead):
@@ -230,16 +251,19 @@ class GrowingCallback(StageCallback):
 
 
 LEADS: dict[Name, type[Lead]] = {
-    "control": Lead, "average": Average, "freeze": Freeze, "gates": Gates, "fade": Fade, "grow": Grow
+    "control": Lead, "average": Average, "freeze": Freeze, "gates": Gates, "open": Open, "fade": Fade, "grow": Grow
 }  # fmt: skip
 assert LEADS.keys() == set(get_args(Name))
 
 
-def trained(lead: Name, options: LmTrainOptions, seed: int) -> tuple[Internalization, Any]:
+def trained(
+    lead: Name, options: LmTrainOptions, seed: int, report: Callable[[Json], None] = lambda metrics: None
+) -> tuple[Internalization, Any]:
     """One model, trained."""
     work = Internalization(options, seed=seed)
     model = make_model(options, work.config, seed)
     own = LEADS[lead](work, model)
+    work.callback.on_metrics = report
     loss = work.loss(model)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
@@ -269,9 +293,9 @@ def trained(lead: Name, options: LmTrainOptions, seed: int) -> tuple[Internaliza
     return work, model
 
 
-def run(lead: Name, options: LmTrainOptions, seed: int) -> Json:
+def run(lead: Name, options: LmTrainOptions, seed: int, report: Callable[[Json], None] = lambda metrics: None) -> Json:
     """What a model came to, with the updates of every stage."""
-    work, model = trained(lead, options, seed)
+    work, model = trained(lead, options, seed, report)
     test = work.source.test(options.test_examples)
     steps = [stage["steps"] for stage in work.callback.finished_stages]
     return {
@@ -299,7 +323,8 @@ def main() -> None:
     quiet_transformers()
     torch.set_num_threads(1)
     for seed in parse_seeds(asked.seeds):
-        sys.stdout.write(json.dumps(run(asked.lead, replace(asked.options), seed)) + "\n")
+        found = run(asked.lead, asked.options, seed, lambda metrics: print(json.dumps(metrics), file=sys.stderr))
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 
 
