@@ -18,11 +18,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from internalize.lm import Internalization, LmTrainOptions
 from internalize.lm.batches import StageCollator, model_input
@@ -31,6 +32,7 @@ from internalize.lm.chains import Chain
 from internalize.lm.models import make_model
 from internalize.lm.quiet import quiet_transformers
 from internalize.lm.removal import IGNORED
+from internalize.lm.train import _arguments  # pyright: ignore[reportPrivateUsage]  (as `lm train` has them)
 from internalize.options import parse_seeds
 
 Name = Literal["control", "average", "freeze", "gates", "open", "fade", "grow"]
@@ -47,6 +49,12 @@ def predicted_levels(chain: Chain) -> list[int]:
         *(level for unit, level in zip(chain.units, levels, strict=True) for _ in unit),
     ]
     return [*steps, 0, *[root] * (len(chain.answer) - 2), 0, 0]  # the separator, the answer, the end, and nothing
+
+
+def collator(kind: type[StageCollator], work: Internalization) -> StageCollator:
+    """Another collator of the same data."""
+    same = work.collator
+    return kind(same.examples, same.text, same.stages, same.schedule, same.batch, same.seed)
 
 
 class Lead(TrainerCallback):
@@ -168,14 +176,7 @@ class Fade(Lead):
 
     def __init__(self, work: Internalization, model: Any) -> None:
         super().__init__(work, model)
-        work.collator = FadingCollator(
-            work._train,
-            work.text,
-            work.stages,
-            work.schedule,
-            work.options.batch,
-            work.seed,  # pyright: ignore[reportPrivateUsage]
-        )
+        work.collator = collator(FadingCollator, work)
 
 
 class FadingCollator(StageCollator):
@@ -195,14 +196,7 @@ class Grow(ByLevels):
 
     def __init__(self, work: Internalization, model: Any) -> None:
         super().__init__(work, model)
-        work.collator = GrowingCollator(
-            work._train,
-            work.text,
-            work.stages,
-            work.schedule,
-            work.options.batch,
-            work.seed,  # pyright: ignore[reportPrivateUsage]
-        )
+        work.collator = collator(GrowingCollator, work)
         work.callback = GrowingCallback(work.options, work.text, work.stages, work.schedule, work.callback.validation)
 
 
@@ -268,20 +262,7 @@ def trained(
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=model,
-            args=TrainingArguments(
-                output_dir=folder,
-                **work.arguments(),
-                learning_rate=options.lr,
-                adam_beta2=options.beta2,
-                weight_decay=options.weight_decay,
-                warmup_steps=options.warmup,
-                lr_scheduler_type="constant_with_warmup",
-                max_grad_norm=options.clip,
-                use_cpu=True,
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-            ),
+            args=_arguments(work, Path(folder), "cpu", processes=1, checkpoint_steps=0),
             train_dataset=work.positions,
             data_collator=work.collator,
             callbacks=[own, work.callback],
