@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ def test_layers_that_have_done_their_work_are_frozen():
     work.schedule.attempts = [Attempt(0, 0), Attempt(4, 1), Attempt(8, 2)]
     lead = Freeze(work, model)
     for done, frozen in ((7, [False, False]), (8, [True, False])):
-        lead.on_step_begin(None, type("State", (), {"global_step": done}), None)
+        lead.on_step_begin(None, SimpleNamespace(global_step=done), None)
         assert [not any(w.requires_grad for w in layer.parameters()) for layer in model.transformer.h] == frozen
 
 
@@ -132,7 +133,7 @@ def test_gates_that_have_opened_are_none():
     plain = model(input_ids=tokens).logits
     lead = Open(work, model)
     assert not torch.allclose(model(input_ids=tokens).logits, plain)
-    state = type("State", (), {"global_step": 100})
+    state = SimpleNamespace(global_step=100)
     lead.on_step_begin(None, state, None)
     assert lead.ajar == 0  # the answer is not right yet
     work.callback._stop_at, work.options = 140, replace(work.options, consolidate=60)
