@@ -132,6 +132,13 @@ def test_adaptive_is_not_worse_than_linear():
     assert all(found["exact_match_low"] > -0.01 for found in several)
 
 
+def quick_removals() -> list[int]:
+    """Of linear with an evaluation every other update: its stages between the first and the last, and those that end at once."""
+    linear = row_of("lm-fine", "icot")
+    between = [updates for each in linear["each"] for updates in each["steps"][1:-1]]
+    return [len(between), sum(updates <= linear["eval_every"] for updates in between), linear["eval_every"]]
+
+
 def shallow() -> dict[str, Any]:
     """k = 16 with four layers."""
     return next(r for r in stored("lm-depth-scattered")["rows"] if r["layers"] == 4)
@@ -170,6 +177,20 @@ CLAIMS: list[Claim] = [
         "docs/language-models.md",
         "{:.0f} to {:.0f} % of its updates after the explicit stage are such.",
         lambda: [100 * bound(share_of_first(row["linear"]) for row in ruler()) for bound in (min, max)],
+    ),
+    (
+        "docs/language-models.md",
+        "of linear's {} removals before the last ones {} pass at their first evaluation, {} updates after",
+        quick_removals,
+    ),
+    (
+        "docs/findings.md",
+        "Log-ICoT takes {:.2f} ({:.2f} – {:.2f}) of linear's, everything at once {:.2f} ({:.2f} – {:.2f}), five seeds",
+        lambda: [
+            row_of("lm-fine", method)["against_linear"][key]
+            for method in ("log-icot", "adaptive")
+            for key in ("ratio", "ratio_low", "ratio_high")
+        ],
     ),
     (
         "docs/findings.md",
@@ -316,7 +337,7 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/findings.md",
-        "everything at once takes {:.2f} ({:.2f} – {:.2f}) and {:.2f} ({:.2f} – {:.2f}). That",
+        "everything at once takes {:.2f} ({:.2f} – {:.2f}) and {:.2f} ({:.2f} – {:.2f}). And",
         lambda: [
             row["against_linear"][key]
             for name in ("lm-scattered", "lm-scattered-30")
@@ -398,6 +419,7 @@ def test_commands_beside_stored_results_are_those_that_made_them():
     for name in (
         "lm-parity",
         "lm-parity-30",
+        "lm-fine",
         "lm-scattered",
         "lm-scattered-30",
         "lm-multiply",

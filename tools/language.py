@@ -87,6 +87,7 @@ def scattered(counted: str) -> Columns:
 
 
 LANGUAGE: dict[str, Columns] = {
+    "lm-fine": {name: columns.LANGUAGE[name] for name in columns.LANGUAGE if name != "updates in all"},
     "lm-parity": columns.LANGUAGE,
     "lm-parity-30": columns.LANGUAGE,
     "lm-scattered": scattered("lm-parity"),
