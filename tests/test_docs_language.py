@@ -139,6 +139,17 @@ def quick_removals() -> list[int]:
     return [len(between), sum(updates <= linear["eval_every"] for updates in between), linear["eval_every"]]
 
 
+def test_what_carries_over_is_what_the_certificates_say():
+    """That states do on every model and attention, both statements, on one of five."""
+    verdicts: dict[str, list[str]] = {}
+    for row in stored("lm-certify")["rows"]:
+        verdicts.setdefault(row["statement"], []).append(row["verdict"])
+    assert all("violated" not in verdicts[name] for name in ("hidden-nodes", "frozen-nodes", "answer"))
+    both = zip(verdicts["child-attention"], verdicts["child-mass"], strict=True)
+    assert [pair == ("holds", "holds") for pair in both].count(True) == 1
+    assert {len(own) for own in verdicts.values()} == {5}
+
+
 def shallow() -> dict[str, Any]:
     """k = 16 with four layers."""
     return next(r for r in stored("lm-depth-scattered")["rows"] if r["layers"] == 4)
@@ -430,6 +441,7 @@ def test_commands_beside_stored_results_are_those_that_made_them():
         "lm-depth",
         "lm-stalls",
         "lm-depth-scattered",
+        "lm-certify",
         "lm-probe",
         "lm-probe-multiply",
     ):

@@ -6,8 +6,8 @@ With `--store FOLDER …` it first takes the rows of those comparisons' `rows.js
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
 folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command (with
 `--lm-seeds NAME FOLDER …`, as further seeds of the rows that are there); with
-`--rows NAME FOLDER …` the same of `compare`, for numbers in prose, and with `--probe NAME FOLDER` what `lm probe --out` read in the
-final model with everything hidden.
+`--rows NAME FOLDER …` the same of `compare`, for numbers in prose, with `--probe NAME FOLDER` what `lm probe --out` read in the
+final model with everything hidden, and with `--certify NAME FOLDER …` what `lm certify --out` found of several models.
 """
 
 import json
@@ -53,6 +53,15 @@ def store_probe(name: str, folder: Path) -> None:
     last = max((row["stage"], row["hidden"]) for row in rows)
     keys = ("layer", "step", "level", "chance", "probe")
     write_rows(name, [{key: row[key] for key in keys} for row in rows if (row["stage"], row["hidden"]) == last])
+
+
+def store_certificates(name: str, folders: Iterable[Path]) -> None:
+    """Keep what several models' certificates say, a row each."""
+    found = [json.loads((folder / "result.json").read_text(encoding="utf-8"))["certificates"] for folder in folders]
+    keys = ("statement", "measured", "bound", "verdict")
+    write_rows(
+        name, [{key: own[key] for key in keys} | {"model": i} for i, some in enumerate(found, 1) for own in some]
+    )
 
 
 def _read(folders: Iterable[Path]) -> list[Row]:
@@ -296,6 +305,8 @@ def main() -> None:
         store_rows(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
     if sys.argv[1:2] == ["--probe"]:
         store_probe(sys.argv[2], Path(sys.argv[3]))
+    if sys.argv[1:2] == ["--certify"]:
+        store_certificates(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
     found = all_tables()
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -202,6 +203,24 @@ def not_worse() -> list[Row]:
     return found
 
 
+CERTIFIED: Columns = {
+    "name": lambda row: f"`{row['statement']}`",
+    "at most": lambda row: f"{row['bound']:g}",
+    "measured, model by model": lambda row: ", ".join(f"{own['measured']:.2f}" for own in row["models"]),
+    "verdicts": lambda row: ", ".join(
+        f"{count} {verdict}" for verdict, count in Counter(own["verdict"] for own in row["models"]).items()
+    ),
+}
+
+
+def certified() -> list[Row]:
+    """The certificates of several models, a row a statement."""
+    rows = stored("lm-certify")
+    names = dict.fromkeys(row["statement"] for row in rows)
+    together = [[row for row in rows if row["statement"] == name] for name in names]
+    return [{**models[0], "models": models} for models in together]
+
+
 def language_tables() -> Tables:
     """The tables of `lm compare`; that of parity is in the README as well."""
     found: Tables = {name: (own, stored(name)) for name, own in LANGUAGE.items()}
@@ -209,4 +228,5 @@ def language_tables() -> Tables:
     found["lm-parity-summary"] = (columns.LANGUAGE, stored("lm-scattered"))
     found["lm-ruler"] = (RULER, ruler())
     found["lm-not-worse"] = (NOT_WORSE, not_worse())
+    found["lm-certify"] = (CERTIFIED, certified())
     return found
