@@ -117,10 +117,29 @@ def against_on_tree(method: str) -> list[Any]:
     return [WORDS[len(ahead)], min(ahead), max(ahead), found["exact_match"], found["exact_match_low"]]
 
 
+def adaptive_on_tree() -> list[Any]:
+    """On how many seeds of how many it is ahead of linear; how far behind on which; the mean and its lower bound."""
+    own, linear = (row_of("lm-multiply-tree", name) for name in ("adaptive", "icot"))
+    ahead = {a["seed"]: a["exact_match"] - b["exact_match"] for a, b in zip(own["each"], linear["each"], strict=True)}
+    (behind,) = (seed for seed, lead in ahead.items() if lead < 0)
+    found = own["against_linear"]
+    return [
+        WORDS[len(ahead) - 1], WORDS[len(ahead)], -ahead[behind], behind, found["exact_match"], found["exact_match_low"]
+    ]  # fmt: skip
+
+
 def hard_tokens() -> list[str]:
     """Updates that linear had for its second and third removal on the tree: the least and the most."""
     sums = [sum(each["steps"][2:4]) for each in row_of("lm-multiply-tree", "icot")["each"]]
     return [spaced(min(sums)), spaced(max(sums))]
+
+
+def linear_done() -> list[float]:
+    """The seed on which linear came to its last stage on the tree, what it has there, and what Log-ICoT has."""
+    linear = row_of("lm-multiply-tree", "icot")
+    (done,) = (each for each in linear["each"] if len(each["steps"]) == linear["stages"])
+    (log,) = (e for e in row_of("lm-multiply-tree", "log-icot", levels="auto")["each"] if e["seed"] == done["seed"])
+    return [done["seed"], done["exact_match"], log["exact_match"]]
 
 
 def first_level() -> list[str]:
@@ -148,11 +167,11 @@ def digits_at_four(*methods: str) -> list[float]:
     return [row_of("lm-multiply-4", method)["word_match"] for method in methods]
 
 
-def test_adaptive_is_not_worse_than_linear():
-    """As docs/findings.md says below its table: by 0.01 of exact match, wherever there are several seeds."""
-    several = [row["against_linear"] for row in not_worse() if row["against_linear"]["seeds"] > 1]
-    assert len(several) >= 4
-    assert all(found["exact_match_low"] > -0.01 for found in several)
+def test_adaptive_is_not_worse_than_linear_but_on_the_tree():
+    """As docs/findings.md says above its table: by 0.01 of exact match, wherever there are several seeds, with one exception."""
+    several = {row["data"]: row["against_linear"] for row in not_worse() if row["against_linear"]["seeds"] > 1}
+    assert len(several) == 5
+    assert [data for data, found in several.items() if found["exact_match_low"] <= -0.01] == ["multiply-tree:digits=3"]
 
 
 def quick_removals() -> list[int]:
@@ -225,6 +244,11 @@ CLAIMS: list[Claim] = [
             for method in ("log-icot", "adaptive")
             for key in ("ratio", "ratio_low", "ratio_high")
         ],
+    ),
+    (
+        "docs/findings.md",
+        "it is ahead on {0} seeds of {1} and behind by {2:.3f} on the other; the bound there is {5:.3f}",
+        adaptive_on_tree,
     ),
     (
         "docs/findings.md",
@@ -408,13 +432,19 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/language-models.md",
-        "`adaptive` is on each of {}, by {:.3f} to {:.3f}, in the mean by {:.3f} (at least {:.3f}).",
-        lambda: against_on_tree("adaptive"),
+        "`adaptive` is ahead on {} of {}, and behind by {:.3f} on seed {}, where everything at once was still rising at the end: "
+        "in the mean it is ahead by {:.3f}, but the bound, {:.3f}, does not show",
+        adaptive_on_tree,
     ),
     (
         "docs/findings.md",
         "ahead on each of {} seeds, by {:.3f} to {:.3f}, in the mean by {:.3f} (at least {:.3f})",
         lambda: against_on_tree("log-icot"),
+    ),
+    (
+        "docs/language-models.md",
+        "it had come to its last stage on one seed alone (seed {}, {:.3f}, where Log-ICoT has {:.3f})",
+        linear_done,
     ),
     ("docs/language-models.md", "its second and its third token have {} to {} updates together", hard_tokens),
     ("docs/language-models.md", "Log-ICoT's first level had all the {} updates that a stage may have", first_level),
