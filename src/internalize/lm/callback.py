@@ -103,7 +103,7 @@ class StageCallback(TrainerCallback):
         self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
         if state.global_step:
             self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
-        state.save_steps, state.logging_steps = args.save_steps, args.logging_steps  # not those of a checkpoint
+        state.compute_steps(args, state.max_steps)  # as asked for now, not as it was when a checkpoint was made
         self._began = time.perf_counter() - self.seconds
 
     def on_step_begin(
