@@ -228,7 +228,7 @@ def test_profiles_are_kept_beside(tmp_path: Path):
     keep_profile(tmp_path / "b", "solve", [{"function": "f"}])
     own = Measurement("x", "…", lambda number: {"value": 1.0})
     bench([own], tmp_path / "b", asked={}, repeats=1, resume=False)
-    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [RESULT, "profile-solve.json", REPEATS]
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [".lock", RESULT, "profile-solve.json", REPEATS]
 
 
 def test_profile_rows():

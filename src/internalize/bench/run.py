@@ -4,6 +4,7 @@
 | -------------------- | ---------------------------------------------------------------------------------------- |
 | `bench.json`         | what `--json` prints: every measurement, where it was made, and the machine's load       |
 | `repeats.json`       | the repeats of every measurement as they came: what `--resume` goes on from              |
+| `.lock`              | held by the process that measures                                                        |
 | `profile-solve.json` | where the time went, with `--profile`; `profile-train.json` likewise                     |
 """
 
