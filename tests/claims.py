@@ -46,3 +46,14 @@ def assert_on_page(page: str, words: str, values: Callable[[], Sequence[Any]]) -
     """The claim, filled in, is in the page's prose."""
     claim = words.format(*values())
     assert claim in text(page), claim
+
+
+def row_of(name: str, method: str, **values: object) -> dict[str, Any]:
+    """A method's row of a stored comparison."""
+    wanted = {"method": method, **values}
+    (found,) = (row for row in stored(name)["rows"] if all(row[key] == value for key, value in wanted.items()))
+    return found
+
+
+def over_linear(name: str, *keys: str) -> list[float]:
+    return [stored(name)["rows"][0]["against_linear"][key] for key in keys]

@@ -268,6 +268,9 @@ def test_plain_trainer(tmp_path: Path):
     _, again = trainer(tmp_path / "whole")
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-9"))
     torch.testing.assert_close(whole.model.state_dict(), again.model.state_dict(), rtol=0, atol=0)  # pyright: ignore
+    fewer, short = trainer(tmp_path / "short", max_steps=11)
+    short.train()
+    assert sum(stage["steps"] for stage in fewer.callback.finished_stages) == 11
     for wrong, reason in (
         ({"train_sampling_strategy": "random"}, "sequential"),
         ({"per_device_train_batch_size": 3}, "batches of 3"),

@@ -151,13 +151,14 @@ class StageCallback(TrainerCallback):
                 self._stop_at = done + self._falling(state.max_steps)
             good = self.schedule.good
             if ends or (self._stop_at is None and self.schedule.advance(done, accuracy, loss)):
-                self._end_stage(model, args, number, accuracy)
+                next_begins = self.schedule.attempts[number + 1].begins
+                self._end_stage(model, args, number, accuracy, min(next_begins, state.max_steps))
                 recorded = True
             if self.schedule.good != good:
                 self._good = trained_weights(model) if self.schedule.may_go_back else {}
             if done in (self._stop_at, state.max_steps):
                 if not recorded:
-                    self._end_stage(model, args, number, accuracy, at=done)
+                    self._end_stage(model, args, number, accuracy, done)
                 self.ended = done
                 control.should_training_stop = True
                 if done < state.max_steps:
@@ -211,11 +212,8 @@ class StageCallback(TrainerCallback):
         """Updates at the end over which the learning rate falls."""
         return min(self.options.consolidate, steps // 4)
 
-    def _end_stage(
-        self, model: Any, args: TrainingArguments, number: int, accuracy: float, at: int | None = None
-    ) -> None:
+    def _end_stage(self, model: Any, args: TrainingArguments, number: int, accuracy: float, end: int) -> None:
         began, stage = self.schedule.attempts[number]
-        end = min(self.schedule.attempts[number + 1].begins, self.options.steps) if at is None else at
         record: Json = {
             "stage": stage + 1,
             "hidden": self.stages.hidden[stage],
