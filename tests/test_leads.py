@@ -53,16 +53,9 @@ def test_stages_that_are_not_levels_are_refused():
 def test_levels_of_what_is_predicted():
     work, _ = parts()
     (chain,) = work.text.chains(work.leveled(work.source.training_sample(1)))
-    question = len(chain.prompt) - 1
-    assert predicted_levels(chain) == [
-        *[0] * question,
-        1,
-        1,
-        0,
-        2,
-        0,
-        0,
-    ]  # two steps, the separator, the answer, the end
+    two_steps, separator, answer, end = [1, 1], [0], [2], [0, 0]
+    before = [0] * (len(chain.prompt) - 1)
+    assert predicted_levels(chain) == [*before, *two_steps, *separator, *answer, *end]
     assert len(predicted_levels(chain)) == len(chain)
 
 
