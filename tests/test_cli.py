@@ -63,6 +63,21 @@ def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_pat
     assert not list(tmp_path.iterdir())  # and nothing was made
 
 
+def test_a_device_without_the_precision_asked_for_is_refused(tmp_path, monkeypatch, capsys):
+    """Apple's has no float64. There is none here, so torch's refusal is played."""
+
+    def empty(*_: int, device: str, dtype: torch.dtype) -> None:
+        if dtype == torch.float64:
+            raise TypeError(f"Cannot convert a {device} Tensor to float64 dtype\nand more")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch, "empty", empty)
+    for command in ("train", "solve"):
+        assert cli.main([command, "--device", "mps", "--dtype", "float64"]) == 2
+        assert "device='mps' cannot be used: Cannot convert a mps Tensor to float64 dtype" in said(capsys)
+    assert not list(tmp_path.iterdir())
+
+
 def test_out_of_another_run(tmp_path: Path, capsys):
     out = ["--out", str(tmp_path / "run")]
     assert cli.main([*TINY, *out]) == 0

@@ -56,7 +56,8 @@ def test_eval_says_what_the_contract_says(folder, tmp_path, capsys, monkeypatch)
     assert found.keys() == {
         *("exact_match", "exact_match_low", "exact_match_high", "word_match", "examples"),
         *("examples_per_second", "generated_tokens"),
-        *("stages", "chain_exact_match", "chain_examples_per_second", "speedup", "seconds"),
+        *("stages", "chain_exact_match", "chain_without_room", "chain_examples_per_second", "speedup"),
+        "seconds",
     }
     assert found["examples"] == 20
     assert 0 <= found["exact_match_low"] <= found["exact_match"] <= found["exact_match_high"] <= 1

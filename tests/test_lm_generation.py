@@ -118,8 +118,10 @@ def test_what_a_stage_has_no_room_for_is_counted_at_that_stage():
     )
     positions = max(answered) - 1  # the last token is not fed back
     subject = Subject(make("gpt2", n_positions=positions), TEXT, stages, EXAMPLES, "")
-    rows = evaluate(subject, every_stage=True).result["stages"]
+    result = evaluate(subject, every_stage=True, chain=True).result
+    rows = result["stages"]
     assert rows[0]["without_room"] == sum(length > positions + 1 for length in whole) > 0
+    assert result["chain_without_room"] == rows[0]["without_room"]
     assert rows[-1]["without_room"] == 0
 
 

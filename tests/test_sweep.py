@@ -123,6 +123,12 @@ def test_refused_cells_are_kept_with_their_reason(tmp_path: Path, capsys: pytest
     assert all("lr=1e+38 is too large" in reason for reason in failed["reason"])
 
 
+def test_what_no_machine_holds_is_refused_before_its_memory_is_asked_for(tmp_path: Path):
+    found = run(tmp_path, ["n=4000000", "k=4", "eval_samples=1000000"], range(2), "train")
+    assert (found["done"], found["failed"]) == (0, 2)
+    assert all("GiB, and this machine has" in reason for reason in read_cells(tmp_path)["reason"])
+
+
 def test_store_of_a_writer_that_was_killed(tmp_path: Path):
     """Between a part and the end of its journal, with a line half written, and with a file half written."""
     run(tmp_path, GRID, range(2))

@@ -72,8 +72,8 @@ def _cell(value: object) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def use_device(name: str, threads: int) -> str:
-    """Make torch use that many threads, and return the device if it can be used here."""
+def use_device(name: str, threads: int, dtype: str = "float32") -> str:
+    """Make torch use that many threads, and return the device if it can be used here, in that precision."""
     import torch
 
     if not 1 <= threads <= 1024:
@@ -82,8 +82,8 @@ def use_device(name: str, threads: int) -> str:
     try:
         if torch.device(name).type not in ("cpu", "cuda", "mps"):
             raise InputError(f"device={name!r} is not cpu, cuda or mps")
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        torch.empty(0, device=name, dtype=getattr(torch, dtype))
+    except (RuntimeError, AssertionError, TypeError) as error:  # built without CUDA; a device that has no float64
         raise InputError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
 

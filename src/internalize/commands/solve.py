@@ -59,7 +59,7 @@ class Solve:
         from internalize.progress import Progress
         from internalize.runs import Run
 
-        use_device(self.options.device, self.threads)
+        use_device(self.options.device, self.threads, self.options.dtype)
         seeds = chosen_seeds(self.options.seed, self.seeds, self.out, resume=self.resume)
         out = self.out or default_out("solve")
         folders = run_folders(out, seeds, several=bool(self.seeds))

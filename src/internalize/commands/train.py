@@ -67,7 +67,7 @@ class Train:
                 self.options,
                 seeds,
                 [Run(folder) for folder in folders],
-                device=use_device(self.device, self.threads),
+                device=use_device(self.device, self.threads, self.options.dtype),
                 snapshots=self.snapshots,
                 resume=self.resume,
                 report=report,

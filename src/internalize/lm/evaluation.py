@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from internalize.errors import InputError
 from internalize.files import present, read_json
-from internalize.lm.chains import Chain, TextFormat
+from internalize.lm.chains import TextFormat
 from internalize.lm.example import Example
 from internalize.lm.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.levels import resolve_levels
@@ -94,8 +94,9 @@ def open_subject(
         check_vocabulary(where, model, text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
         say(f"{where} has no {OURS}: it is asked as {options.method} with --removal {options.removal}")
-    _check_length(where, model, stages, text.chains(found), say)
-    return Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
+    subject = Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
+    _check_length(where, subject, say)
+    return subject
 
 
 def ask(
@@ -206,6 +207,7 @@ def evaluate(
     if chain:
         written = ask(0, true_length=True)
         result["chain_exact_match"] = found[0].exact_match(examples)
+        result["chain_without_room"] = _without_room(subject, 0)
         result["chain_examples_per_second"] = len(examples) / written.seconds
         result["speedup"] = written.seconds / hidden.seconds
     return Evaluation(hidden, {**result, "seconds": round(time.perf_counter() - began, 3)})
@@ -216,7 +218,7 @@ def _row(subject: Subject, stage: int, answers: Answers) -> Json:
         "stage": stage + 1,
         "hidden": subject.stages.hidden[stage],
         "exact_match": answers.exact_match(subject.examples),
-        "without_room": _without_room(subject.model, subject.stages, subject.text.chains(subject.examples), stage),
+        "without_room": _without_room(subject, stage),
         "generated_tokens": answers.generated_tokens,
         "examples_per_second": len(subject.examples) / answers.seconds,
     }
@@ -262,14 +264,15 @@ def _source(asking: Asking) -> Literal["given", "graph", "steps", "tokens"]:
             raise InputError(f"{OURS} is damaged: levels={other!r} is not given, graph, steps or tokens")
 
 
-def _without_room(model: Any, stages: TextStages, chains: Sequence[Chain], stage: int) -> int:
+def _without_room(subject: Subject, stage: int) -> int:
     """Examples whose true continuation at a stage does not fit into the model's positions."""
+    model, stages, chains = subject.model, subject.stages, subject.text.chains(subject.examples)
     return sum(positions_left(model, stages, c, stage) < continuation_length(stages, c, stage) for c in chains)
 
 
-def _check_length(folder: Path, model: Any, stages: TextStages, chains: Sequence[Chain], say: Say) -> None:
-    long = _without_room(model, stages, chains, stages.last)
-    if long == len(chains):
+def _check_length(folder: Path, subject: Subject, say: Say) -> None:
+    long, count = _without_room(subject, subject.stages.last), len(subject.examples)
+    if long == count:
         raise InputError(f"{folder}: none of the examples fits into the model's positions")
     if long:
-        say(f"{long} of {len(chains)} examples do not fit into the model's positions and count as wrong")
+        say(f"{long} of {count} examples do not fit into the model's positions and count as wrong")

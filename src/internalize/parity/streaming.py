@@ -93,7 +93,7 @@ def gradient_at_zero(
         X = model.states(bits)
         z = X.mean(dim=0)
         R = (link(z) - true_values(tree, bits, stage + 1)[list(columns)]) * link.slope(z)
-        total += (X @ R.T - R @ z).double().cpu()
+        total += (X @ R.T - R @ z).cpu().double()  # not every device has float64
     return summed(total) / (M * samples.count)
 
 
@@ -131,7 +131,7 @@ def chunked_gradients(
     totals = [torch.zeros_like(parameter, dtype=torch.float64, device="cpu") for parameter in parameters]
     for bits in replace(samples.share(), chunk=chunk).chunks():
         for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
-            total += gradient.double().cpu()
+            total += gradient.cpu().double()
     return [summed(total) / samples.count for total in totals]
 
 
@@ -149,8 +149,8 @@ def roots(
     found: list[Tensor] = []
     truth: list[Tensor] = []
     for bits in samples.chunks():
-        found.append(root(bits).double().cpu())
-        truth.append(true_values(samples.tree, bits, samples.tree.L)[0].double().cpu())
+        found.append(root(bits).cpu().double())
+        truth.append(true_values(samples.tree, bits, samples.tree.L)[0].cpu().double())
     return torch.cat(found), torch.cat(truth)
 
 

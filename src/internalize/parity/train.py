@@ -67,6 +67,7 @@ def train(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
+    _refuse_if_too_large(options)
     if runs is None:
         results: list[Json] = []
         for first in range(0, len(seeds), together := _together(options)):
@@ -75,7 +76,6 @@ def train(
         return results
     if len(runs) != len(seeds):
         raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run has one of its own")
-    _refuse_if_too_large(options)
     configs = [run_config(options, seed) for seed in seeds]
     kept = snapshots if not isinstance(snapshots, bool) else seeds if snapshots else ()
     with begin_runs(runs, "train", configs, resume=resume):
