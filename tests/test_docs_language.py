@@ -118,6 +118,7 @@ def over_counts(scattered: str, counts: str) -> list[float]:
     """Log-ICoT's updates after the explicit stage with scattered replay over those with replay of counts, seed by seed."""
     own, other = (row_of(name, "log-icot")["each"] for name in (scattered, counts))
     found = ahead(own, other)
+    assert found is not None
     assert found["ratio_seeds"] == len(own) == 10
     return [found[key] for key in ("ratio", "ratio_low", "ratio_high")]
 
