@@ -92,9 +92,24 @@ def test_what_carries_over_is_what_the_certificates_say():
     assert {len(own) for own in verdicts.values()} == {5}
 
 
-def shallow() -> dict[str, Any]:
-    """k = 16 with four layers."""
-    return next(r for r in stored("lm-depth-scattered")["rows"] if r["layers"] == 4)
+def shallow(layers: int = 4) -> dict[str, Any]:
+    """k = 16 with few layers."""
+    return row_of("lm-depth-scattered", "adaptive", layers=layers)
+
+
+def went_back(layers: int) -> dict[int, list[int]]:
+    """Updates of each attempt of the runs in which everything at once was given up, by seed."""
+    return {each["seed"]: each["steps"] for each in shallow(layers)["each"] if len(each["steps"]) > 2}
+
+
+def test_where_everything_at_once_stalled():
+    """As docs/findings.md says: with two layers to spare on no seed, with one on one that was solved, with none on two."""
+    assert not went_back(6)
+    assert list(went_back(5)) == [3]
+    assert list(went_back(4)) == [1, 3]
+    right = {each["seed"]: each["exact_match"] for each in shallow(4)["each"]}
+    assert [seed for seed in right if right[seed] < 0.99] == [1, 3]
+    assert shallow(5)["each"][3]["exact_match"] == 1
 
 
 def explicit(name: str, seed: int) -> int:
@@ -285,12 +300,34 @@ CLAIMS: list[Claim] = [
     (
         "docs/language-models.md",
         "had not passed after its {} updates, everything at once was given up after {} more",
-        lambda: [spaced(n) for n in shallow()["each"][1]["steps"][:2]],
+        lambda: [spaced(n) for n in went_back(4)[1][:2]],
     ),
     (
         "docs/language-models.md",
-        "are enough at k = 16 on {} seed of {}, and take",
-        lambda: [WORDS[shallow()["solved"]], WORDS[shallow()["seeds"]]],
+        "are enough at k = 16 on {} seeds of {}, and take more updates; five layers are on {} of {}.",
+        lambda: [WORDS[shallow(layers)[key]] for layers in (4, 5) for key in ("solved", "seeds")],
+    ),
+    (
+        "docs/language-models.md",
+        "With five layers on seed 3 it was given up after {} updates at chance; then 8, 12 and 14 steps, Log-ICoT's own stages, "
+        "were hidden within {}, {} and {} updates",
+        lambda: [spaced(n) for n in went_back(5)[3][1:]],
+    ),
+    (
+        "docs/language-models.md",
+        "With four layers on seed 3 it was given up after {}; 8 steps took {} updates, 12 steps {}, and {} into the last stage, "
+        "at {:.3f},",
+        lambda: [*went_back(4)[3][1:], shallow(4)["each"][3]["exact_match"]],
+    ),
+    (
+        "docs/findings.md",
+        "given up after {} updates at chance, and was solved by Log-ICoT's own stages in {} more",
+        lambda: [spaced(went_back(5)[3][1]), sum(went_back(5)[3][2:])],
+    ),
+    (
+        "docs/findings.md",
+        "at k = 16 on {} of {}, with one layer more on {} of {} ([the table]",
+        lambda: [WORDS[shallow(layers)[key]] for layers in (4, 5) for key in ("solved", "seeds")],
     ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
 ]
