@@ -103,13 +103,14 @@ def went_back(layers: int) -> dict[int, list[int]]:
 
 
 def test_where_everything_at_once_stalled():
-    """As docs/findings.md says: with two layers to spare on no seed, with one on one that was solved, with none on two."""
+    """As docs/findings.md says: with two layers to spare on no seed, with one on one that was solved, with none on two that were
+    not, with a layer too few on two, of which one was solved."""
     assert not went_back(6)
     assert list(went_back(5)) == [3]
     assert list(went_back(4)) == [1, 3]
-    right = {each["seed"]: each["exact_match"] for each in shallow(4)["each"]}
-    assert [seed for seed in right if right[seed] < 0.99] == [1, 3]
-    assert shallow(5)["each"][3]["exact_match"] == 1
+    assert list(went_back(3)) == [0, 2]
+    wrong = {layers: [e["seed"] for e in shallow(layers)["each"] if e["exact_match"] < 0.99] for layers in (3, 4, 5)}
+    assert wrong == {3: [0, 1], 4: [1, 3], 5: []}
 
 
 def explicit(name: str, seed: int) -> int:
@@ -326,8 +327,18 @@ CLAIMS: list[Claim] = [
     ),
     (
         "docs/findings.md",
-        "at k = 16 on {} of {}, with one layer more on {} of {} ([the table]",
-        lambda: [WORDS[shallow(layers)[key]] for layers in (4, 5) for key in ("solved", "seeds")],
+        "at k = 16 on {} of {}, with one layer more on {} of {}, with one less on {} of {} ([the table]",
+        lambda: [WORDS[shallow(layers)[key]] for layers in (4, 5, 3) for key in ("solved", "seeds")],
+    ),
+    (
+        "docs/language-models.md",
+        "Three layers, one less than log2 k, are on {} seed of {}.",
+        lambda: [WORDS[shallow(3)[key]] for key in ("solved", "seeds")],
+    ),
+    (
+        "docs/language-models.md",
+        "With three layers on seed 2 it was given up after {}, and solved by the same stages in {} more.",
+        lambda: [spaced(went_back(3)[2][1]), spaced(sum(went_back(3)[2][2:]))],
     ),
     ("docs/language-models.md", "Of a task a {}teenth of all questions", lambda: [WORDS[_OF - 10]]),
 ]
