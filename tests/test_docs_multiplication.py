@@ -9,63 +9,65 @@ from internalize.intervals import mean_interval
 from tests.claims import WORDS, Claim, assert_on_page, each, over_linear, row_of, spaced
 
 
+def right(name: str, method: str) -> dict[int, float]:
+    """Exact match by seed."""
+    levels = row_of(name, "icot")["levels"]
+    return {each["seed"]: each["exact_match"] for each in row_of(name, method, levels=levels)["each"]}
+
+
+def leads(name: str, method: str) -> dict[int, float]:
+    """By how much a method is ahead of linear, on each of its seeds."""
+    linear = right(name, "icot")
+    return {seed: own - linear[seed] for seed, own in right(name, method).items()}
+
+
+def shared(name: str, *methods: str) -> list[float]:
+    """The means of methods on the seeds that Log-ICoT has."""
+    seeds = right(name, "log-icot")
+    return [math.fsum(right(name, method)[seed] for seed in seeds) / len(seeds) for method in methods]
+
+
 def three_by_three() -> tuple[list[float], str, list[int]]:
     """By how much adaptive is ahead of linear on each seed, in order; how many it has solved; and how far linear came."""
     adaptive, linear = (row_of("lm-multiply-3", method) for method in ("adaptive", "icot"))
-    assert [e["seed"] for e in adaptive["each"]] == [e["seed"] for e in linear["each"]]
     assert linear["solved"] == 0
-    ahead = [a["exact_match"] - b["exact_match"] for a, b in zip(adaptive["each"], linear["each"], strict=True)]
-    assert min(ahead) > 0
+    ahead = sorted(leads("lm-multiply-3", "adaptive").values())
+    assert ahead[0] > 0
     stages = [len(e["steps"]) for e in linear["each"]]
-    return sorted(ahead), WORDS[adaptive["solved"]], [min(stages), max(stages), linear["stages"]]
+    return ahead, WORDS[adaptive["solved"]], [min(stages), max(stages), linear["stages"]]
 
 
 def log_at_three() -> list[Any]:
     """Log-ICoT at 3 × 3 against linear, and on seed 1 against adaptive."""
-    log, linear, adaptive = (
-        {e["seed"]: e["exact_match"] for e in row_of("lm-multiply-3", method)["each"]}
-        for method in ("log-icot", "icot", "adaptive")
-    )
-    ahead = [log[seed] - linear[seed] for seed in log]
+    log, adaptive = (right("lm-multiply-3", method) for method in ("log-icot", "adaptive"))
+    ahead = leads("lm-multiply-3", "log-icot").values()
     assert min(ahead) > 0
     assert [log[seed] > adaptive[seed] for seed in (0, 1, 2)] == [False, True, False]
     return [WORDS[len(log)], min(ahead), max(ahead), log[1], adaptive[1]]
 
 
-def against_on_tree(method: str) -> list[Any]:
-    """On how many seeds a method is ahead of linear on the tree of sums; the least, the most, the mean and its lower bound."""
-    own, linear = (row_of("lm-multiply-tree", name, levels="auto") for name in (method, "icot"))
-    of_seed = {each["seed"]: each["exact_match"] for each in linear["each"]}
-    ahead = [each["exact_match"] - of_seed[each["seed"]] for each in own["each"]]
+def log_on_tree() -> list[Any]:
+    """On how many seeds Log-ICoT is ahead of linear on the tree of sums; the least, the most, the mean and its lower bound."""
+    ahead = leads("lm-multiply-tree", "log-icot").values()
     assert min(ahead) > 0
-    found = own["against_linear"]
+    found = row_of("lm-multiply-tree", "log-icot", levels="auto")["against_linear"]
     return [WORDS[len(ahead)], min(ahead), max(ahead), found["exact_match"], found["exact_match_low"]]
 
 
 def adaptive_on_tree() -> list[Any]:
     """On how many seeds of how many it is ahead of linear; how far behind on which; the mean and its lower bound."""
-    own, linear = (row_of("lm-multiply-tree", name) for name in ("adaptive", "icot"))
-    ahead = {a["seed"]: a["exact_match"] - b["exact_match"] for a, b in zip(own["each"], linear["each"], strict=True)}
+    ahead = leads("lm-multiply-tree", "adaptive")
     (behind,) = (seed for seed, lead in ahead.items() if lead < 0)
-    found = own["against_linear"]
-    return [
-        WORDS[len(ahead) - 1], WORDS[len(ahead)], -ahead[behind], behind, found["exact_match"], found["exact_match_low"]
-    ]  # fmt: skip
+    found = row_of("lm-multiply-tree", "adaptive")["against_linear"]
+    of = [WORDS[len(ahead) - 1], WORDS[len(ahead)]]
+    return [*of, -ahead[behind], behind, found["exact_match"], found["exact_match_low"]]
 
 
 def first_and_last_five() -> list[float]:
     """What adaptive is ahead of linear by at least on the tree, by the first five seeds alone and by the others alone."""
-    own, linear = (row_of("lm-multiply-tree", name)["each"] for name in ("adaptive", "icot"))
-    ahead = [a["exact_match"] - b["exact_match"] for a, b in zip(own, linear, strict=True)]
-    assert len(ahead) == 10
-    return [mean_interval(five, sides=1)[1] for five in (ahead[:5], ahead[5:])]
-
-
-def shared_on_tree() -> list[float]:
-    """The means of Log-ICoT, adaptive and linear on the first five seeds."""
-    rows = [row_of("lm-multiply-tree", name, levels="auto")["each"][:5] for name in ("log-icot", "adaptive", "icot")]
-    assert all([each["seed"] for each in row] == [0, 1, 2, 3, 4] for row in rows)
-    return [math.fsum(each["exact_match"] for each in row) / 5 for row in rows]
+    ahead = leads("lm-multiply-tree", "adaptive")
+    assert list(ahead) == list(range(10))
+    return [mean_interval([ahead[seed] for seed in five], sides=1)[1] for five in (range(5), range(5, 10))]
 
 
 def hard_tokens() -> list[str]:
@@ -95,13 +97,6 @@ def both_chains() -> list[float]:
     return [math.fsum(each["exact_match"] for each in row["each"] if each["seed"] < 3) / 3 for row in rows]
 
 
-def shared_at_three() -> list[float]:
-    """The means of adaptive, Log-ICoT and linear at 3 × 3 on the seeds of Log-ICoT, which are the first."""
-    count = len(row_of("lm-multiply-3", "log-icot")["each"])
-    rows = (row_of("lm-multiply-3", method)["each"][:count] for method in ("adaptive", "log-icot", "icot"))
-    return [math.fsum(each["exact_match"] for each in row) / count for row in rows]
-
-
 def digits_at_four(*methods: str) -> list[float]:
     """Words of the answer right at 4 × 4."""
     return [row_of("lm-multiply-4", method)["word_match"] for method in methods]
@@ -121,7 +116,7 @@ CLAIMS: list[Claim] = [
     (
         "docs/language-models.md",
         "on the three seeds that they share `adaptive` has {:.3f}, `log-icot` {:.3f}, `icot` {:.3f}.",
-        shared_at_three,
+        lambda: shared("lm-multiply-3", "adaptive", "log-icot", "icot"),
     ),
     (
         "docs/language-models.md",
@@ -185,7 +180,7 @@ CLAIMS: list[Claim] = [
         "docs/language-models.md",
         "**Log-ICoT level by level is ahead of linear ICoT on each of {} seeds**, by {:.3f} to {:.3f}; in the mean by {:.3f}, "
         "and at least by {:.3f} (one-sided 95 %).",
-        lambda: against_on_tree("log-icot"),
+        log_on_tree,
     ),
     (
         "docs/language-models.md",
@@ -201,12 +196,12 @@ CLAIMS: list[Claim] = [
     (
         "docs/language-models.md",
         "On the five seeds that all three have, `log-icot` has {:.3f}, `adaptive` {:.3f}, `icot` {:.3f}.",
-        shared_on_tree,
+        lambda: shared("lm-multiply-tree", "log-icot", "adaptive", "icot"),
     ),
     (
         "docs/findings.md",
         "ahead on each of {} seeds, by {:.3f} to {:.3f}, in the mean by {:.3f} (at least {:.3f})",
-        lambda: against_on_tree("log-icot"),
+        log_on_tree,
     ),
     (
         "docs/language-models.md",
