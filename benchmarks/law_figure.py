@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from internalize.figures import save
-from internalize.figures.law import draw_law
-from internalize.files import read_json
-from internalize.results import FOLDER
+from internalize.report.figures import save
+from internalize.report.figures.law import draw_law
+from internalize.report.stored import FOLDER
+from internalize.storage.files import read_json
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

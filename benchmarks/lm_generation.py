@@ -13,14 +13,14 @@ import time
 
 import torch
 
-from internalize.console import print_table
-from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.generation import BATCH, generate_answers
-from internalize.lm.models import make_model, model_config
+from internalize.commands.console import print_table
+from internalize.lm.data.tasks import get_task
 from internalize.lm.options import CurriculumOptions, ModelOptions
-from internalize.lm.quiet import quiet_transformers
-from internalize.lm.removal import TextStages
-from internalize.lm.tasks import get_task
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.generation import BATCH, generate_answers
+from internalize.lm.training.models import make_model, model_config
+from internalize.lm.training.quiet import quiet_transformers
 
 TASKS = ("parity:n=16,k=8", "multiply:digits=4")
 

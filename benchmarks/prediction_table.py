@@ -1,6 +1,6 @@
 """Algorithm 1 at finite n, predicted against measured: success rates, the law of B*(n), tolerated oracle errors.
 
-    nice -n 19 python benchmarks/prediction_table.py --out src/internalize/results/finite-n.json
+    nice -n 19 python benchmarks/prediction_table.py --out src/internalize/report/results/finite-n.json
 
 Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the seeds stated. Each row is printed
 as it is made; ``tools/findings.py`` makes the tables of docs/finite-n.md from the file. With
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from internalize.options import SolveOptions
-from internalize.parity.algorithm import samples_of, setting_of, solve
-from internalize.parity.population import StageGradient
-from internalize.parity.prediction import Setting
+from internalize.parity.algorithm1.solve import samples_of, setting_of, solve
+from internalize.parity.options import SolveOptions
+from internalize.parity.theory.population import StageGradient
+from internalize.parity.theory.prediction import Setting
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """Numbers in the prose of README and docs: a claim is the page's own words with places for the numbers, and what they are."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import pytest
+from tools.results import stored as read_stored
 
-from internalize.results import FOLDER
 from tests.pages import text
 
 Json = dict[str, Any]
@@ -19,7 +18,7 @@ WORDS = [*_TO_TWELVE, "thirteen", "fourteen", "fifteen", "sixteen"]
 
 @cache
 def stored(name: str) -> Json:
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return read_stored(name)
 
 
 def spaced(number: float) -> str:

@@ -6,9 +6,11 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Before the first import of the package: where there are tensors, every shape and dtype is checked on every call.
-TENSOR_MODULES = ["cot", "data", "gates", "literal", "loss", "mask", "metrics", "relaxed", "transformer"]
-TENSOR_MODULES += ["backward", "sparse"]
-install_import_hook([f"internalize.parity.{name}" for name in TENSOR_MODULES], "beartype.beartype")
+TENSOR_MODULES = "backward cot gates literal loss mask metrics relaxed sparse transformer"
+install_import_hook(
+    ["internalize.parity.task.data", *(f"internalize.parity.model.{name}" for name in TENSOR_MODULES.split())],
+    "beartype.beartype",
+)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

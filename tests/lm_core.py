@@ -6,9 +6,9 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from internalize.lm.chains import Chain
-from internalize.lm.example import Example
-from internalize.lm.options import METHODS, CurriculumOptions
+from internalize.lm.data.example import Example
+from internalize.lm.options import LM_METHODS, CurriculumOptions
+from internalize.lm.stages.chains import Chain
 
 PROMPT, ANSWER, SLOT = (1, 2, 3), (4, 5, 6), 0  # separators: the last of the prompt, the first of the answer
 FIRST = 100  # token 0 of a chain's steps; the others count on
@@ -65,7 +65,7 @@ def data_sets(draw: st.DrawFn) -> list[Chain]:
 @st.composite
 def curricula(draw: st.DrawFn) -> CurriculumOptions:
     """Any method, with any of the options that it takes."""
-    method = draw(st.sampled_from(METHODS))
+    method = draw(st.sampled_from(LM_METHODS))
     padded = draw(st.booleans())
     linear = method in ("icot", "icot-steps")
     return CurriculumOptions(

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig
 
-from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.example import Example
+from internalize.lm.data.example import Example
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.removal import TextStages
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
+from internalize.lm.stages.removal import TextStages
 
 ROPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 ROPE |= {"intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.5}

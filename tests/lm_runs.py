@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from internalize.lm import LmTrainOptions
-from internalize.options import SolveOptions, TrainOptions
-from internalize.runs import Run
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.runs import Run
 
 TINY = LmTrainOptions(
     data="parity:n=6,k=4",

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from internalize.counter import Stream
-from internalize.options import SolveOptions
 from internalize.parity.certificates import STATEMENTS, World, certify
-from internalize.parity.link import Link
-from internalize.parity.mask import masked_softmax
-from internalize.parity.stages import ParityStage
+from internalize.parity.model.link import Link
+from internalize.parity.model.mask import masked_softmax
+from internalize.parity.options import SolveOptions
+from internalize.parity.task.stages import ParityStage
 
 Mutate = Callable[[World], World]
 

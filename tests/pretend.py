@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from internalize.errors import InputError
-from internalize.interrupt import Interrupted, Interruptible
-from internalize.workers import Seen
+from internalize.parallel.interrupt import Interrupted, Interruptible
+from internalize.parallel.pool import ReportProgress
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pretend:
     def folder(self) -> Path:
         return self.out / f"job-{self.number}"
 
-    def run(self, seen: Seen) -> None:
+    def run(self, seen: ReportProgress) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         seen(1, f"in {os.getpid()}")
         if self.number == 1:

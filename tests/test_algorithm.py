@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from internalize import InputError
-from internalize.options import SolveOptions
 from internalize.parity import (
     COSINE,
     QUARTIC,
@@ -24,12 +23,13 @@ from internalize.parity import (
     add_trace,
     draw_bits,
 )
-from internalize.parity.algorithm import SolveResult, setting_of, solve
-from internalize.parity.freezing import frozen_gradient_bounds, off_child_mass
-from internalize.parity.prediction import theorem_log10_n
-from internalize.parity.recovery import recovered_columns
-from internalize.parity.sparse import SparseModel, level_writes
-from internalize.parity.streaming import Samples, all_gradients, answers, gradient_at_zero, true_values
+from internalize.parity.algorithm1.recovery import recovered_columns
+from internalize.parity.algorithm1.solve import SolveResult, setting_of, solve
+from internalize.parity.algorithm1.streaming import Samples, all_gradients, answers, gradient_at_zero, true_values
+from internalize.parity.model.sparse import SparseModel, level_writes
+from internalize.parity.options import SolveOptions
+from internalize.parity.theory.freezing import frozen_gradient_bounds, off_child_mass
+from internalize.parity.theory.prediction import theorem_log10_n
 
 LINKS = [COSINE, QUARTIC]
 
@@ -295,7 +295,7 @@ def test_an_adversary_needs_far_less_than_chance():
 
 
 def test_the_oracles_error_has_its_norm():
-    from internalize.parity.algorithm import _random_errors
+    from internalize.parity.algorithm1.solve import _random_errors
 
     options = SolveOptions(n=16, k=8, oracle="random", oracle_error=0.3)
     W = trained(ParityTree.draw(16, 8, 0), 0, 1.0)

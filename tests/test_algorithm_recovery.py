@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from internalize.parity import ParityTree
-from internalize.parity.recovery import quantise, recovered_columns, stage_record, worst_push
+from internalize.parity.algorithm1.recovery import quantise, recovered_columns, stage_record, worst_push
 
 TREE = ParityTree(6, (0, 1, 2, 3))
 PAIRS = TREE.layer_children(0)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize import Curriculum, InputError, cli
-from internalize.options import FixedGates, Mask, SolveOptions
+from internalize import Curriculum, InputError
+from internalize.commands import cli
 from internalize.parity import (
     LiteralTransformer,
     ParityTree,
@@ -21,15 +21,16 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity import algorithm as algorithm_module
-from internalize.parity.algorithm import SolveResult, Solving, samples_of, setting_of, solve
-from internalize.parity.forms import BlockModel, CotModel, stages_of
-from internalize.parity.freezing import off_child_mass, trained_gradient_bounds
-from internalize.parity.kept import solve_kept
-from internalize.parity.recovery import quantise
-from internalize.parity.streaming import Samples, all_gradients, gradient_at_zero
-from internalize.parity.weights import level_parts
-from internalize.runs import Run
+from internalize.parity.algorithm1 import solve as algorithm_module
+from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.forms import BlockModel, CotModel, stages_of
+from internalize.parity.algorithm1.recovery import quantise
+from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
+from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
+from internalize.parity.model.weights import level_parts
+from internalize.parity.options import FixedGates, Mask, SolveOptions
+from internalize.parity.theory.freezing import off_child_mass, trained_gradient_bounds
+from internalize.storage.runs import Run
 
 
 def equal(a: SolveResult, b: SolveResult) -> bool:
@@ -212,7 +213,7 @@ def test_without_rounding_nothing_is_exact():
     assert (result.exact_recovery, result.failed_stage) == (False, 1)
     assert result.reason is not None
     assert "grid=none rounds nothing" in result.reason
-    kept: list[Solving] = []
+    kept: list[SolveState] = []
     solve(SolveOptions(n=16, k=4, grid="none"), on_stage=kept.append)
     assert torch.equal(kept[0].weights[0], kept[0].step)
     assert not torch.equal(kept[1].weights[0], kept[0].weights[0])  # nothing freezes a layer
@@ -252,7 +253,7 @@ def test_the_rate_of_explicit_cot_is_each_columns():
 def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], stop: int):
     options, run = SolveOptions(n=16, k=8, seed=4, samples=1000, **changes), Run(tmp_path / "run")
 
-    def interrupt(solving: Solving) -> None:
+    def interrupt(solving: SolveState) -> None:
         if len(solving.records) == stop:
             raise KeyboardInterrupt
 

@@ -15,9 +15,9 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity.backward import LevelGradients
-from internalize.parity.data import draw_sequences
-from internalize.parity.weights import full_weights
+from internalize.parity.model.backward import LevelGradients
+from internalize.parity.model.weights import full_weights
+from internalize.parity.task.data import draw_sequences
 
 
 def models(n: int, k: int, runs: int, link: str) -> LevelTransformer:

@@ -13,7 +13,8 @@ import torch
 from internalize.certificate import Finding
 from internalize.curriculum import Method
 from internalize.errors import InputError
-from internalize.options import SolveOptions, TrainOptions
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.certificates import (
     STATEMENTS,
     Certificate,
@@ -24,11 +25,10 @@ from internalize.parity.certificates import (
     sensitivity,
     training,
 )
-from internalize.parity.kept import solve_kept
-from internalize.parity.literal import LiteralTransformer
-from internalize.parity.train import train
-from internalize.parity.tree import ParityTree
-from internalize.runs import Run
+from internalize.parity.model.literal import LiteralTransformer
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.task.tree import ParityTree
+from internalize.storage.runs import Run
 from tests import mutants
 
 sound_world = cache(mutants.sound_world)
@@ -292,7 +292,7 @@ def test_a_model_that_computes_nan_is_violated_everywhere():
 
 def test_fresh_samples_are_those_that_were_drawn(monkeypatch: pytest.MonkeyPatch):
     """An algorithm that takes every stage's samples from the beginning of the stream is caught."""
-    from internalize.parity import algorithm
+    from internalize.parity.algorithm1 import solve as algorithm
 
     def from_the_beginning(instance, **changes):
         return replace(instance, **{**changes, **({"start": 0} if "start" in changes else {})})

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from internalize.parity.certificates import STATEMENTS, World, certify
-from internalize.parity.link import Link
-from internalize.parity.prediction import Setting
-from internalize.parity.tree import ParityTree
+from internalize.parity.model.link import Link
+from internalize.parity.task.tree import ParityTree
+from internalize.parity.theory.prediction import Setting
 from tests import mutants
 
 sound_world = cache(mutants.sound_world)

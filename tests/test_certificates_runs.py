@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize import InputError, cli
-from internalize.options import SolveOptions
+from internalize import InputError
+from internalize.commands import cli
 from internalize.parity import ParityTree, paper_gates
-from internalize.parity.algorithm import solve
+from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates import STATEMENTS, Certificate, World, certify
-from internalize.parity.kept import solve_kept
-from internalize.runs import Run, begin_runs
+from internalize.parity.options import SolveOptions
+from internalize.storage.runs import Run, begin_runs
 
 QUICK = [name for name in STATEMENTS if name not in ("barrier", "theorem-probability")]
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from internalize import cli
-from internalize.console import default_out
-from internalize.parity import train as train_module
-from internalize.runs import Run
+from internalize.commands import cli
+from internalize.commands.console import default_out
+from internalize.parity.adamw import train as train_module
+from internalize.storage.runs import Run
 
 TINY = ["train", "--n", "4", "--k", "2", "--steps", "2", "--eval-samples", "50"]
 
@@ -219,8 +219,8 @@ def test_help_does_not_import_torch():
     for argv in (["--help"], ["train", "--help"], ["runs", "--help"]):
         code = f"""
 import sys
-from internalize import cli
-from internalize.console import default_out
+from internalize.commands import cli
+from internalize.commands.console import default_out
 try: cli.main({argv!r})
 except SystemExit as stop: assert stop.code == 0
 assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
@@ -232,8 +232,8 @@ assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy import
 
 def test_a_bug_is_a_traceback_and_status_70():
     code = """
-from internalize import cli
-from internalize.console import default_out
+from internalize.commands import cli
+from internalize.commands.console import default_out
 cli._parse = lambda argv: 1 / 0
 cli.run()
 """

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from internalize import cli
-from internalize.files import save_tensors
-from internalize.options import SolveOptions, TrainOptions
+from internalize.commands import cli
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.certificates import STATEMENTS
-from internalize.parity.kept import solve_kept
-from internalize.parity.train import train
-from internalize.runs import Run
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.files import save_tensors
+from internalize.storage.runs import Run
 
 
 def certificates(capsys, *argv: str) -> tuple[int, dict[str, dict]]:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from internalize import InputError, cli
-from internalize.options import SolveOptions
-from internalize.parity.algorithm import Solving, solve
-from internalize.parity.kept import solve_kept
-from internalize.runs import Run, list_runs
+from internalize import InputError
+from internalize.commands import cli
+from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.solve import SolveState, solve
+from internalize.parity.options import SolveOptions
+from internalize.storage.runs import Run, list_runs
 
 SMALL = ["solve", "--n", "16", "--k", "8"]
 
@@ -124,7 +125,7 @@ def test_stopped_after_a_stage_and_continued(tmp_path: Path, capsys):
     options = SolveOptions(n=16, k=8, seed=4)
     run = Run(tmp_path / "run")
 
-    def stop(solving: Solving) -> None:
+    def stop(solving: SolveState) -> None:
         if len(solving.records) == 2:
             raise KeyboardInterrupt
 
@@ -164,7 +165,7 @@ def test_an_oracle_that_is_all_error_is_an_answer(tmp_path: Path, capsys):
 def test_damaged_checkpoints_of_a_solve_are_named(tmp_path: Path):
     options, run = SolveOptions(n=16, k=8), Run(tmp_path / "run")
 
-    def stop(solving: Solving) -> None:
+    def stop(solving: SolveState) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(cli.Interrupted):

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from internalize import cli
-from internalize.compare import CompareOptions, compare, compare_latency, idle_stages
+from internalize.commands import cli
 from internalize.errors import InputError
-from internalize.interrupt import Interrupted
 from internalize.intervals import mean_interval, wilson
-from internalize.jobs import Circumstances, DescentJob
-from internalize.options import SolveOptions
-from internalize.parity.algorithm import solve
-from internalize.parity.data import draw_bits
-from internalize.parity.latency import BATCHES, measure_latency, median_rank, models_of, new_models
-from internalize.rows import keep_rows, lower_median, over_seeds
-from internalize.runs import Run, find_runs
+from internalize.parallel.interrupt import Interrupted
+from internalize.parity.algorithm1.solve import solve
+from internalize.parity.experiments.curricula import CompareOptions, compare, compare_latency, idle_stages
+from internalize.parity.experiments.jobs import ComparisonSettings, DescentJob
+from internalize.parity.model.latency import BATCHES, measure_latency, median_rank, models_of, new_models
+from internalize.parity.options import SolveOptions
+from internalize.parity.task.data import draw_bits
+from internalize.storage.runs import Run, find_runs
+from internalize.storage.summaries import keep_rows, lower_median, over_seeds
 from tests.tiny import rewrite_metrics
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.0001, 0.1), steps=40, batch=100, eval_samples=200, repeats=3)
@@ -52,13 +52,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for text in ("icot/seed-0  stage 1/", "algorithm-1/icot/seed-0  B="):
         before = written(out)
         with pytest.raises(Interrupted, match=f"with --out {out} --resume goes on"):
-            compare(TINY, Circumstances(out, resume=bool(before), report=stop_at(text)))
+            compare(TINY, ComparisonSettings(out, resume=bool(before), report=stop_at(text)))
         assert before.items() < written(out).items()
         assert not (out / "rows.json").exists()
     (begun,) = (run for run in find_runs(out) if not run.finished)
     assert begun.checkpoint_steps() == {1}  # a stage of Algorithm 1 is kept
     before = written(out)
-    compare(TINY, Circumstances(out, resume=True))
+    compare(TINY, ComparisonSettings(out, resume=True))
     assert before.items() < written(out).items()
     return out
 
@@ -250,7 +250,7 @@ def test_latency(tmp_path: Path):
         assert latency.repeats == 4
     assert torch.get_num_threads() == before
     options = replace(TINY, sizes=((16, 2), (16, 8), (8, 4)))
-    found = compare_latency(options, Circumstances(tmp_path / "out"))
+    found = compare_latency(options, ComparisonSettings(tmp_path / "out"))
     assert len(found) == 3 * 3 * len(BATCHES)
     assert {(row["by"], row["k"]): row["passes"] for row in found if row["n"] == 16} == {
         ("node", 2): 1,

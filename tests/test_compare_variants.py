@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from internalize import InputError, ablations, cli
-from internalize.ablations import VARIANTS, Variant, answer_scale, compare_variants
-from internalize.compare import CompareOptions
-from internalize.figures.gates import learned_gates
-from internalize.jobs import Circumstances
-from internalize.options import ModelOptions
+from internalize import InputError
+from internalize.commands import cli
 from internalize.parity import certificates
-from internalize.parity.relaxed import RelaxedTransformer
-from internalize.runs import Run, find_runs
+from internalize.parity.experiments import ablations
+from internalize.parity.experiments.ablations import VARIANTS, Variant, answer_scale, compare_variants
+from internalize.parity.experiments.curricula import CompareOptions
+from internalize.parity.experiments.jobs import ComparisonSettings
+from internalize.parity.model.relaxed import RelaxedTransformer
+from internalize.parity.options import ParityModelOptions
+from internalize.report.figures.gates import learned_gates
+from internalize.storage.runs import Run, find_runs
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.1,), steps=60, batch=100, eval_samples=200, eval_every=20)
 
@@ -51,7 +53,7 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "ablations", few)
     quick = partial(certificates.certify, only=["mask", "gating", "collapse", "hidden-states", "theorem-max"])
     monkeypatch.setattr(certificates, "certify", quick)
-    found = compare_variants("ablations", TINY, Circumstances(tmp_path))
+    found = compare_variants("ablations", TINY, ComparisonSettings(tmp_path))
     rows = {(row["optimizer"], row["what"]): row for row in found}
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == found
     for optimizer in ("adamw", "algorithm-1"):
@@ -80,12 +82,12 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
     )
     monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
     for seeds in ((1,), (0, 1)):
-        compare_variants("ablations", replace(TINY, seeds=seeds), Circumstances(tmp_path, resume=True))
+        compare_variants("ablations", replace(TINY, seeds=seeds), ComparisonSettings(tmp_path, resume=True))
     judged = {run.path.name: run.config["run"] for run in find_runs(tmp_path) if run.config["kind"] == "certify"}
     assert set(judged) == {"seed-0", "seed-1"}
     assert all(run.endswith(name) for name, run in judged.items())
     (row,) = compare_variants(
-        "ablations", replace(TINY, variants=("gates=ones",)), Circumstances(tmp_path, resume=True)
+        "ablations", replace(TINY, variants=("gates=ones",)), ComparisonSettings(tmp_path, resume=True)
     )
     assert row["turned"] is None
 
@@ -93,10 +95,10 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
 def test_a_solved_run_without_its_stages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}),))
     monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
-    (row,) = compare_variants("ablations", TINY, Circumstances(tmp_path))
+    (row,) = compare_variants("ablations", TINY, ComparisonSettings(tmp_path))
     next((Path(row["runs"][0]) / "snapshots").iterdir()).unlink()
     with pytest.raises(InputError, match="has not the weights of every stage"):
-        compare_variants("ablations", TINY, Circumstances(tmp_path, resume=True))
+        compare_variants("ablations", TINY, ComparisonSettings(tmp_path, resume=True))
 
 
 def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -132,17 +134,17 @@ def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_a_variant_that_is_none_is_named(tmp_path: Path):
     with pytest.raises(InputError, match="variant 'gates=open' is not one of 'gates=learned mask=level',"):
-        compare_variants("gates", replace(TINY, variants=("gates=open",)), Circumstances(tmp_path))
+        compare_variants("gates", replace(TINY, variants=("gates=open",)), ComparisonSettings(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_scale_of_answers():
     """1 for the paper's own streams and for a network that is φ at 0 and ±1; 0 for a layer that writes what is not read."""
-    model = RelaxedTransformer(ModelOptions(n=8, k=4, output="streams"), [0], torch.float64)
+    model = RelaxedTransformer(ParityModelOptions(n=8, k=4, output="streams"), [0], torch.float64)
     weights = {name: weight.detach()[0] for name, weight in model.named_weights().items()}
     assert answer_scale(weights) == pytest.approx([1, 1])
     assert answer_scale({**weights, "output2": torch.zeros(4)}) == pytest.approx([1, 0])
-    fitted = RelaxedTransformer(ModelOptions(n=8, k=4, link="mlp-fitted", output="residual"), [0], torch.float64)
+    fitted = RelaxedTransformer(ParityModelOptions(n=8, k=4, link="mlp-fitted", output="residual"), [0], torch.float64)
     weights = {name: weight.detach()[0] for name, weight in fitted.named_weights().items()}
     assert answer_scale(weights) == pytest.approx([1, 1], abs=0.05)
     assert answer_scale({**weights, "write1": torch.tensor([-3.0])}) == pytest.approx([-3, 1], abs=0.15)
@@ -151,7 +153,7 @@ def test_scale_of_answers():
 
 def test_simplifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "simplifications", (Variant("adamw", {"value": "learned"}),))
-    (row,) = compare_variants("simplifications", TINY, Circumstances(tmp_path))
+    (row,) = compare_variants("simplifications", TINY, ComparisonSettings(tmp_path))
     assert (row["what"], row["solved"], row["breaks_at"]) == ("value=learned", 2, {})
     assert "turned" not in row
     assert Run(Path(row["runs"][0])).config["value"] == "learned"

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from matplotlib.collections import QuadMesh
 
-from internalize.crossing import half_crossing
 from internalize.errors import InputError
-from internalize.figures.drawing import Drawing
-from internalize.figures.phase import draw_phase, half_points
-from internalize.figures.save import svg_bytes
-from internalize.grid import parse_grid
-from internalize.parity.prediction import Setting
-from internalize.sweep import CellJob, cell_schema, success_rates
+from internalize.parity.experiments.crossing import half_crossing
+from internalize.parity.experiments.grid import parse_grid
+from internalize.parity.experiments.sweep import CellJob, cell_schema, success_rates
+from internalize.parity.theory.prediction import Setting
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.phase import draw_phase, half_points
+from internalize.report.figures.save import svg_bytes
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from internalize import Curriculum
 from internalize.counter import words
 from internalize.parity import ParityTree, add_trace, draw_bits, inference_input, parity_stages, stage_input
-from internalize.parity.data import draw_sequences
+from internalize.parity.task.data import draw_sequences
 from tests.strategies import seeds, trees
 
 

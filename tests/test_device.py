@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from internalize.options import TrainOptions
 from internalize.parity import COSINE, ParityTree
-from internalize.parity import counting as engine
-from internalize.parity.counting import gradient_to_round
-from internalize.parity.metrics import child_attention, infer
-from internalize.parity.recovery import recovered_weights
-from internalize.parity.sparse import SparseModel, chain_writes, level_writes
-from internalize.parity.streaming import Samples, gradient_at_zero, true_values
-from internalize.parity.training import Training
+from internalize.parity.adamw.ensemble import Training
+from internalize.parity.algorithm1 import counting as engine
+from internalize.parity.algorithm1.counting import gradient_to_round
+from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero, true_values
+from internalize.parity.model.metrics import child_attention, infer
+from internalize.parity.model.sparse import SparseModel, chain_writes, level_writes
+from internalize.parity.options import TrainOptions
 
 TREE = ParityTree.draw(8, 4, 0)
 META = torch.empty(0, device="meta")

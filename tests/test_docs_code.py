@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from internalize.cli import _parse, main
+from internalize.commands.cli import _parse, main
 from internalize.errors import InputError
-from internalize.lm.tasks import get_task, is_task
+from internalize.lm.data.tasks import get_task, is_task
 from tests.pages import BY_NAME, PAGES, ROOT, commands, python_blocks
 
 BLOCKS = {f"{name}-{number}": code for name in BY_NAME for number, code in enumerate(python_blocks(BY_NAME[name]), 1)}

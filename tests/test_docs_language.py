@@ -5,11 +5,11 @@ from typing import Any
 
 from tools.language import ruler, share_of_first
 
-from internalize.lm.account import ABOVE
-from internalize.lm.against import ahead
+from internalize.lm.data.source import _OF, _SHARES, _share, open_source
+from internalize.lm.evaluation.linear import ahead
 from internalize.lm.options import LmTrainOptions
-from internalize.lm.schedule import GAIN, NEARLY
-from internalize.lm.source import _OF, _SHARES, _share, open_source
+from internalize.lm.probe.stalls import ABOVE
+from internalize.lm.stages.schedule import GAIN, NEARLY
 from tests.claims import WORDS, Claim, assert_on_page, each, over_linear, row_of, spaced, stored
 from tests.pages import text
 

@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
-from internalize import files, paper, progress
 from internalize.bench import ratios
-from internalize.lm import signal
+from internalize.commands import progress
+from internalize.lm.data.source import _BLOCK
 from internalize.lm.options import LmTrainOptions
-from internalize.lm.source import _BLOCK
-from internalize.options import Grid, SolveOptions, TrainOptions
+from internalize.lm.probe import gradient_signal as signal
 from internalize.parity import ParityTree
-from internalize.parity.algorithm import setting_of, solve
-from internalize.parity.prediction import Setting, predict
-from internalize.parity.relaxed import HIDDEN, STREAMS
-from internalize.parity.sparse import STATE_NUMBERS
-from internalize.parity.train import train
-from internalize.runs import Run
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.solve import setting_of, solve
+from internalize.parity.model.relaxed import HIDDEN, STREAMS
+from internalize.parity.model.sparse import STATE_NUMBERS
+from internalize.parity.options import Grid, SolveOptions, TrainOptions
+from internalize.parity.theory.prediction import Setting, predict
+from internalize.report import reproduce as paper
+from internalize.storage import files
+from internalize.storage.runs import Run
 from tests import mutants
 from tests.claims import WORDS, Claim, Json, assert_on_page, each, spaced, stored
 from tests.faults import asking, load, numbers

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from internalize.crossing import half_crossing
-from internalize.options import SolveOptions, TrainOptions
-from internalize.parity.algorithm import setting_of, solve
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.solve import setting_of, solve
 from internalize.parity.certificates import Certificate, World, certify, concentration, theorem
 from internalize.parity.certificates.world import EXHAUSTIVE
-from internalize.parity.link import COSINE
-from internalize.parity.population import StageGradient
-from internalize.parity.prediction import Setting, predict
-from internalize.parity.train import train
-from internalize.runs import Run
+from internalize.parity.experiments.crossing import half_crossing
+from internalize.parity.model.link import COSINE
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.theory.population import StageGradient
+from internalize.parity.theory.prediction import Setting, predict
+from internalize.storage.runs import Run
 from tests import mutants
 from tests.claims import WORDS, Claim, Json, assert_on_page, each, fraction, spaced, stored
 

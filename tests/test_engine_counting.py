@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize.options import SolveOptions
 from internalize.parity import ParityTree, get_link, solve
-from internalize.parity import counting as engine
-from internalize.parity.counting import counted_gradient, counting_bound, gradient_to_round
-from internalize.parity.freezing import off_child_mass
-from internalize.parity.recovery import off_child_share
-from internalize.parity.streaming import Samples, gradient_at_zero
+from internalize.parity.algorithm1 import counting as engine
+from internalize.parity.algorithm1.counting import counted_gradient, counting_bound, gradient_to_round
+from internalize.parity.algorithm1.recovery import off_child_share
+from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
+from internalize.parity.options import SolveOptions
+from internalize.parity.theory.freezing import off_child_mass
 
 COSINE = get_link("cosine")
 

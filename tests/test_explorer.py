@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from internalize.errors import InputError
-from internalize.explorer import solving_story, training_story
-from internalize.jobs import SolveJob, SuccessJob
-from internalize.options import SolveOptions
-from internalize.parity.prediction import Setting
-from internalize.runs import Run
+from internalize.parity.experiments.jobs import SolveJob, SuccessJob
+from internalize.parity.options import SolveOptions
+from internalize.parity.theory.prediction import Setting
+from internalize.report.explorer import solving_story, training_story
+from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, tiny_runs
 
 

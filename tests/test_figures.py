@@ -16,25 +16,25 @@ from matplotlib.patches import Rectangle
 
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
-from internalize.figures import Drawing, save
-from internalize.figures.attention import draw_attention
-from internalize.figures.law import draw_law
-from internalize.figures.loss import draw_loss
-from internalize.figures.mask import draw_mask
-from internalize.figures.paradigms import draw_paradigms, paradigms
-from internalize.figures.save import svg_bytes
-from internalize.figures.style import FAINT, GREEN, ORANGE, RED, SKY, spaced
-from internalize.figures.tree import SHARP, draw_tree
-from internalize.options import TrainOptions
-from internalize.parity.data import add_trace, draw_bits, stage_input
-from internalize.parity.literal import LiteralTransformer
-from internalize.parity.mask import level_mask
-from internalize.parity.metrics import child_attention
-from internalize.parity.prediction import Setting
-from internalize.parity.stages import parity_stages
-from internalize.parity.transformer import LevelTransformer
-from internalize.parity.tree import Levels, ParityTree
-from internalize.runs import Run
+from internalize.parity.model.literal import LiteralTransformer
+from internalize.parity.model.mask import level_mask
+from internalize.parity.model.metrics import child_attention
+from internalize.parity.model.transformer import LevelTransformer
+from internalize.parity.options import TrainOptions
+from internalize.parity.task.data import add_trace, draw_bits, stage_input
+from internalize.parity.task.stages import parity_stages
+from internalize.parity.task.tree import Levels, ParityTree
+from internalize.parity.theory.prediction import Setting
+from internalize.report.figures import Drawing, save
+from internalize.report.figures.attention import draw_attention
+from internalize.report.figures.law import draw_law
+from internalize.report.figures.loss import draw_loss
+from internalize.report.figures.mask import draw_mask
+from internalize.report.figures.paradigms import draw_paradigms, paradigms
+from internalize.report.figures.save import svg_bytes
+from internalize.report.figures.style import FAINT, GREEN, ORANGE, RED, SKY, spaced
+from internalize.report.figures.tree import SHARP, draw_tree
+from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, copies, rewrite_metrics, tiny_runs
 
 

@@ -9,21 +9,21 @@ import pytest
 from matplotlib.collections import QuadMesh
 
 from internalize.errors import InputError
-from internalize.figures.ablations import draw_ablations, input_states
-from internalize.figures.curricula import draw_curricula
-from internalize.figures.gate_rows import FLOOR, draw_gate_rows
-from internalize.figures.gates import draw_gates, learned_gates
-from internalize.figures.language import draw_language
-from internalize.figures.latency import draw_latency
-from internalize.figures.save import svg_bytes
-from internalize.figures.signal import draw_signal
-from internalize.figures.success import draw_success
-from internalize.files import read_json
-from internalize.parity.gates import paper_gates
-from internalize.parity.prediction import Setting
-from internalize.parity.tree import Levels
-from internalize.results import FOLDER
-from internalize.runs import Run
+from internalize.parity.model.gates import paper_gates
+from internalize.parity.task.tree import Levels
+from internalize.parity.theory.prediction import Setting
+from internalize.report.figures.ablations import draw_ablations, input_states
+from internalize.report.figures.curricula import draw_curricula
+from internalize.report.figures.gate_rows import FLOOR, draw_gate_rows
+from internalize.report.figures.gates import draw_gates, learned_gates
+from internalize.report.figures.language import draw_language
+from internalize.report.figures.latency import draw_latency
+from internalize.report.figures.save import svg_bytes
+from internalize.report.figures.signal import draw_signal
+from internalize.report.figures.success import draw_success
+from internalize.report.stored import FOLDER
+from internalize.storage.files import read_json
+from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, rewrite_metrics, tiny_runs
 
 

@@ -11,7 +11,7 @@ from tools.seeds import check_options, with_more_seeds
 from tools.stalls import after_explicit
 
 from internalize.lm.options import LmTrainOptions
-from internalize.rows import lower_median
+from internalize.storage.summaries import lower_median
 
 ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 TABLES = all_tables()

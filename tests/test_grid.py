@@ -3,9 +3,9 @@
 import pytest
 
 from internalize.errors import InputError
-from internalize.grid import parse_grid
-from internalize.options import SolveOptions, TrainOptions
-from internalize.parity.prediction import Setting
+from internalize.parity.experiments.grid import parse_grid
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.theory.prediction import Setting
 
 
 def solving(words: list[str]) -> tuple[list[SolveOptions], tuple[str, ...]]:

@@ -19,7 +19,7 @@ FLOOR = {name: floor for floor, row in enumerate(ROWS) for name in row}
 
 
 def room(module: str) -> str:
-    """The part of the house that a module is in: `internalize.parity.tree` is in parity."""
+    """The part of the house that a module is in: `internalize.parity.task.tree` is in parity."""
     return module.split(".")[1]
 
 

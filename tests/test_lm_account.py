@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from internalize.cli import main
-from internalize.files import write_json
-from internalize.lm.account import ABOVE, READ, accounts, read_from
-from internalize.lm.certificates.world import World
-from internalize.lm.kept import open_kept
-from internalize.lm.probe import probe
-from internalize.lm.train import train
-from internalize.runs import Run
+from internalize.commands.cli import main
+from internalize.lm.certificates.world import LmWorld
+from internalize.lm.probe.probe import probe
+from internalize.lm.probe.probed_models import open_probed_models
+from internalize.lm.probe.stalls import ABOVE, READ, accounts, read_from
+from internalize.lm.training.train import train
+from internalize.storage.files import write_json
+from internalize.storage.runs import Run
 from tests.test_lm_probe import OPTIONS
 
 MADE_OF = [[], [], [1, 2]]
@@ -185,7 +185,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_accounts_of_a_run(run: Run, capsys: pytest.CaptureFixture[str]):
-    kept = open_kept(run.path, examples=256)
+    kept = open_probed_models(run.path, examples=256)
     assert kept.before == {2: 1, 3: 2}
     found = probe(kept)["accounts"]
     assert [(each["stage"], each["hidden"], each["steps"]) for each in found] == [(1, 0, 3), (2, 1, 3), (3, 2, 3)]
@@ -196,7 +196,7 @@ def test_accounts_of_a_run(run: Run, capsys: pytest.CaptureFixture[str]):
 
 
 def test_accounts_of_some_of_a_run(run: Run, tmp_path: Path):
-    kept = open_kept(run.path, examples=256)
+    kept = open_probed_models(run.path, examples=256)
     assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
     read = probe(replace(kept, asked=[3]))
     (last,) = read["accounts"]
@@ -204,7 +204,7 @@ def test_accounts_of_some_of_a_run(run: Run, tmp_path: Path):
     assert {row["stage"] for row in read["rows"]} == {3}
     for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
         (run.path / "stages" / "stage-2").rename(tmp_path / name)
-        assert open_kept(tmp_path / name, examples=256).asked == [3]
+        assert open_probed_models(tmp_path / name, examples=256).asked == [3]
         (tmp_path / name).rename(run.path / "stages" / "stage-2")
 
 
@@ -213,17 +213,17 @@ def test_order_is_that_of_training(run: Run):
     result = run.result
     order = [1, 3, 2, 3]
     write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order]})
-    kept = open_kept(run.path, examples=256)
+    kept = open_probed_models(run.path, examples=256)
     assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 2}, 3, [(2, 3), (1, 2)])
     write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order[:3]]})
-    kept = open_kept(run.path, examples=256)
+    kept = open_probed_models(run.path, examples=256)
     assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 1}, 2, [(1, 2)])  # 3 was given up
-    assert open_kept(run.path, examples=256, stage="last").asked == [2]
-    assert same_weights(World.of_folder(run.path, 256).model, kept.model(2))
+    assert open_probed_models(run.path, examples=256, stage="last").asked == [2]
+    assert same_weights(LmWorld.of_folder(run.path, 256).model, kept.model(2))
     read = {(row["stage"], row["hidden"]) for row in probe(kept)["rows"]}
     assert {(1, 1), (1, 2), (2, 1), (3, 2)} <= read
     write_json(run.path / "result.json", result)
-    assert open_kept(run.path, examples=256, stage="last").asked == [3]
+    assert open_probed_models(run.path, examples=256, stage="last").asked == [3]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_order_of_a_run_that_is_not_finished(
     line = run.metrics()[0]
     lines = [{**line, "step": step, "stage": stage} for step, stage in enumerate(order, 1)]
     (begun / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    kept = open_kept(begun, examples=256)
+    kept = open_probed_models(begun, examples=256)
     assert (kept.before, kept.final) == (before, final)
 
 

@@ -11,17 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from internalize.cli import main
+from internalize.commands.cli import main
 from internalize.curriculum import Curriculum, subdivide
 from internalize.errors import InputError
-from internalize.files import load_tensors
-from internalize.lm.callback import GOOD, StageCallback, put_back, trained_weights, whole_checkpoints
-from internalize.lm.compare import compare
-from internalize.lm.models import Asking
+from internalize.lm.evaluation.comparison import compare
 from internalize.lm.options import ScheduleOptions
-from internalize.lm.schedule import Attempt, Best, Schedule
-from internalize.lm.train import train
-from internalize.runs import Run
+from internalize.lm.stages.schedule import Attempt, Best, Schedule
+from internalize.lm.training.callback import GOOD, StageCallback, put_back, trained_weights, whole_checkpoints
+from internalize.lm.training.models import PromptSpec
+from internalize.lm.training.train import train
+from internalize.storage.files import load_tensors
+from internalize.storage.runs import Run
 from tests.lm_runs import TINY, assert_same_weights, content
 
 OPTIONS = ScheduleOptions(patience=6, stage_steps=9, first_steps=20, threshold=0.9)
@@ -366,10 +366,10 @@ def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     written = json.loads(config.read_text())
     assert written.pop("targets") == [0, 1, 2]
     config.write_text(json.dumps(written))
-    assert Asking.read(config.parent).targets == (0, 1, 2)  # as models had it that were written before
+    assert PromptSpec.read(config.parent).targets == (0, 1, 2)  # as models had it that were written before
     for wrong in ([], [0, 1], [1, 2], [0, 2, 1], [0, 3]):
         config.write_text(json.dumps({**written, "targets": wrong}))
         with pytest.raises(InputError, match="do not go from 0 up to 2"):
-            Asking.read(config.parent)
+            PromptSpec.read(config.parent)
     assert main(["lm", "eval", "--model", adaptive["runs"][0], "--examples", "8", "--stages", "all", "--json"]) == 0
     assert [row["hidden"] for row in json.loads(capsys.readouterr().out)["stages"]] == list(range(7))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from internalize.lm.batches import Positions, StageCollator, padded
-from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.example import Example
+from internalize.lm.data.example import Example
 from internalize.lm.options import CurriculumOptions, Replay, ScheduleOptions
-from internalize.lm.removal import IGNORED, TextStages
-from internalize.lm.schedule import Schedule
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
+from internalize.lm.stages.removal import IGNORED, TextStages
+from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.collator import Positions, StageCollator, padded
 from tests.lm_core import over_and_over, parities, parity
 
 BATCH = 16

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from internalize.certificate import Certificate
-from internalize.cli import main
+from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm import Internalization, LmTrainOptions
-from internalize.lm.certificates import STATEMENTS, World, certify
-from internalize.lm.kept import Kept
-from internalize.lm.models import make_model
-from internalize.lm.probe import probe
-from internalize.lm.train import train
-from internalize.runs import Run
+from internalize.lm.certificates import STATEMENTS, LmWorld, certify
+from internalize.lm.probe.probe import probe
+from internalize.lm.probe.probed_models import ProbedModels
+from internalize.lm.training.models import make_model
+from internalize.lm.training.train import train
+from internalize.storage.runs import Run
 from tests.lm_runs import TINY
 
 OPTIONS = replace(
@@ -54,12 +54,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def world(run: Run) -> World:
-    return World.of_folder(run.path, 1024)
+def world(run: Run) -> LmWorld:
+    return LmWorld.of_folder(run.path, 1024)
 
 
 @dataclass(frozen=True)
-class Told(Kept):
+class Told(ProbedModels):
     """Models that somebody has tampered with."""
 
     lie: Callable[[int, Any], Any] = lambda stage, model: model
@@ -70,23 +70,23 @@ class Told(Kept):
             return self.lie(stage, found) or found
 
 
-def told(world: World, lie: Callable[[int, Any], Any]) -> World:
-    return World(Told(**vars(world.kept), lie=lie), world.task)
+def told(world: LmWorld, lie: Callable[[int, Any], Any]) -> LmWorld:
+    return LmWorld(Told(**vars(world.kept), lie=lie), world.task)
 
 
-def instead(world: World, **measured: Any) -> World:
+def instead(world: LmWorld, **measured: Any) -> LmWorld:
     """The same world with something else in the place of what was measured in it."""
-    other = World(world.kept, world.task)
+    other = LmWorld(world.kept, world.task)
     other.__dict__.update({**world.__dict__, **measured})
     return other
 
 
-def only(world: World, name: str) -> Certificate:
+def only(world: LmWorld, name: str) -> Certificate:
     (found,) = certify(world, [name])
     return found
 
 
-def test_a_trained_model(world: World):
+def test_a_trained_model(world: LmWorld):
     seen: list[tuple[int, int, str]] = []
     found = {each.statement: each for each in certify(world, report=lambda *done: seen.append(done))}
     assert list(found) == list(STATEMENTS) == [*NODES, "answer"]
@@ -103,7 +103,7 @@ def test_a_trained_model(world: World):
         assert each.reason
 
 
-def test_levels_layers_and_places(world: World):
+def test_levels_layers_and_places(world: LmWorld):
     assert world.levels == [1, 1, 2]
     assert [list(world.usable(node)) for node in range(3)] == [[1, 2], [1, 2], [2, 3]]
     (a, b), (c, d), root = world.task.children
@@ -115,13 +115,13 @@ def test_levels_layers_and_places(world: World):
     assert {row[13] for row in rows} == {row[14] for row in rows} == {world.kept.text.slot}
 
 
-def test_errors_are_those_of_lm_probe(world: World):
+def test_errors_are_those_of_lm_probe(world: LmWorld):
     rows = [row for row in probe(replace(world.kept, asked=[3]))["rows"] if row["step"] <= 2]
     best = [max(r["probe"] for r in rows if r["step"] == step and r["layer"] in (1, 2)) for step in (1, 2)]
     assert only(world, "hidden-nodes").measured == pytest.approx(1 - min(best))
 
 
-def test_attention_is_the_models_own(world: World):
+def test_attention_is_the_models_own(world: LmWorld):
     """From its own outputs, by loops."""
     model = world.kept.model(3)
     model.set_attn_implementation("eager")
@@ -140,7 +140,7 @@ def test_attention_is_the_models_own(world: World):
     assert only(world, "child-attention").measured == pytest.approx(max(0, 0.5 - min(weaker)), abs=1e-5)
 
 
-def looking(world: World, at: dict[int, dict[int, float]], layers: tuple[int, ...] = (1, 2, 3)) -> World:
+def looking(world: LmWorld, at: dict[int, dict[int, float]], layers: tuple[int, ...] = (1, 2, 3)) -> LmWorld:
     """A model that attends to certain places, whatever it is asked: for each node the share of each key, in one of two heads.
 
     Every place holds what it may hold.
@@ -154,7 +154,7 @@ def looking(world: World, at: dict[int, dict[int, float]], layers: tuple[int, ..
     return instead(world, attention=every, held=held)
 
 
-def test_who_looks_at_the_children(world: World):
+def test_who_looks_at_the_children(world: LmWorld):
     (a, b), (c, d), _ = world.task.children
     halves = {0: {a: 0.5, b: 0.5}, 1: {c: 0.5, d: 0.5}, 2: {12: 0.5, 13: 0.5}}
     for shares in (halves, halves | {2: {13: 0.5, 14: 0.5}}, halves | {2: {b: 0.5, d: 0.5}}):
@@ -210,21 +210,21 @@ def no_number(stage: int, model: Any) -> None:
         ("answer", begun_anew),
     ],
 )
-def test_lies(world: World, name: str, lie: Callable[[int, Any], Any]):
+def test_lies(world: LmWorld, name: str, lie: Callable[[int, Any], Any]):
     found = only(told(world, lie), name)
     assert found.verdict == "violated", found
 
 
-def test_a_model_without_numbers(world: World):
+def test_a_model_without_numbers(world: LmWorld):
     found = certify(told(world, no_number))
     assert {(each.verdict, each.to_json()["measured"]) for each in found} == {("violated", None)}
 
 
-def test_a_lie_about_the_nodes(world: World):
+def test_a_lie_about_the_nodes(world: LmWorld):
     """Another question's steps: the model, whose input is the same, does not hold them."""
     examples = world.kept.examples
     others = [replace(e, steps=o.steps) for e, o in zip(examples, examples[1:] + examples[:1], strict=True)]
-    lying = World(replace(world.kept, examples=others), world.task)
+    lying = LmWorld(replace(world.kept, examples=others), world.task)
     found = only(lying, "hidden-nodes")
     assert found.verdict == "violated"
     assert found.measured is not None
@@ -232,7 +232,7 @@ def test_a_lie_about_the_nodes(world: World):
     assert only(lying, "answer") == only(world, "answer")
 
 
-def test_what_gives_away_everything_says_nothing(world: World):
+def test_what_gives_away_everything_says_nothing(world: LmWorld):
     """States in which the parity of any two bits can be read."""
     bits = torch.tensor([[1.0 - 2 * int(word) for word in e.question.split()] for e in world.kept.examples])
     products = (bits[:, :, None] * bits[:, None]).flatten(1)
@@ -241,12 +241,12 @@ def test_what_gives_away_everything_says_nothing(world: World):
     assert (found.verdict, found.measured) == ("vacuous", 0)
 
 
-def fresh(folder: Path, **more: Any) -> World:
+def fresh(folder: Path, **more: Any) -> LmWorld:
     """A model that nobody has trained."""
     options: LmTrainOptions = replace(replace(TINY, data="parity:n=8,k=4", layers=2), **more)
     work = Internalization(options)
     work.save(folder / "model", make_model(options, work.config, 0))
-    return World.of_folder(folder / "model", 128)
+    return LmWorld.of_folder(folder / "model", 128)
 
 
 @pytest.mark.parametrize(

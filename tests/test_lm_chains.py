@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from internalize import InputError
-from internalize.lm import chains as module
-from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.example import Example
+from internalize.lm.data.example import Example
+from internalize.lm.stages import chains as module
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
 
 SUM = Example("12 + 30", ("2 + 0 = 2", "1 + 3 = 4"), "42", levels=(1, 2))
 WORDS = Example("who , then ?", ("not Ann",), "it is Bob .")

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
-from internalize.interrupt import Interrupted
-from internalize.lm.compare import Cost, TooFewSteps, compare, measure_costs, settings
+from internalize.lm.evaluation.comparison import Cost, TooFewSteps, compare, measure_costs, settings
 from internalize.lm.options import LmTrainOptions
-from internalize.lm.schedule import Schedule
-from internalize.runs import Run, find_runs
+from internalize.lm.stages.schedule import Schedule
+from internalize.parallel.interrupt import Interrupted
+from internalize.storage.runs import Run, find_runs
 
 TINY = LmTrainOptions(
     data="parity:n=6,k=4",
@@ -208,7 +208,7 @@ def test_stopped_and_continued(tmp_path: Path):
 SCRIPT = """
 import sys
 from pathlib import Path
-from internalize.lm.compare import compare
+from internalize.lm.evaluation.comparison import compare
 from tests.test_lm_compare import TINY, replace
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from internalize.errors import InputError
 from internalize.lm import Internalization
-from internalize.lm.evaluation import open_subject
-from internalize.lm.models import load_model, load_tokenizer, model_config
-from internalize.lm.options import ModelOptions
+from internalize.lm.evaluation.evaluate import open_subject
+from internalize.lm.options import LmModelOptions
+from internalize.lm.training.models import load_model, load_tokenizer, model_config
 from tests.lm_runs import TINY, forget_digests
 
 
@@ -96,4 +96,4 @@ def test_a_dtype_that_is_none_is_one_line(folder, dtype: Any):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": dtype}))
     with pytest.raises(InputError, match=f"dtype={dtype} in its config is not the name of one"):
-        model_config(ModelOptions(model=str(folder)), vocabulary=5, end=0, longest=5)
+        model_config(LmModelOptions(model=str(folder)), vocabulary=5, end=0, longest=5)

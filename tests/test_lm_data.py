@@ -8,9 +8,9 @@ import tyro
 
 from internalize.commands.lm_data import LmData
 from internalize.errors import InputError
-from internalize.lm.readers import from_dataset, read_examples, text_line
-from internalize.lm.source import open_source
-from internalize.lm.tasks import TASKS
+from internalize.lm.data.readers import from_dataset, read_examples, text_line
+from internalize.lm.data.source import open_source
+from internalize.lm.data.tasks import TASKS
 from tests.test_lm_readers import BAD_TEXT
 
 

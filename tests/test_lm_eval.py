@@ -12,15 +12,15 @@ import torch
 from internalize import lm
 from internalize.commands.lm_eval import LmEval
 from internalize.errors import InputError
-from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.evaluation import Subject, evaluate, open_subject
-from internalize.lm.example import Example
-from internalize.lm.generation import Answers, generate_answers
-from internalize.lm.models import Asking, load_model, save_model
+from internalize.lm.data.example import Example
+from internalize.lm.data.readers import write_examples
+from internalize.lm.data.tasks import get_task
+from internalize.lm.evaluation.evaluate import Subject, evaluate, open_subject
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.readers import write_examples
-from internalize.lm.removal import TextStages
-from internalize.lm.tasks import get_task
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.generation import Answers, generate_answers
+from internalize.lm.training.models import PromptSpec, load_model, save_model
 from tests.lm_ragged import (
     make,
 )
@@ -42,7 +42,7 @@ def folder(tmp_path) -> Path:
     text = TextFormat(tokenizer)
     stages = TextStages.measure(CurriculumOptions("log-icot"), text.chains(examples), text.slot)
     model = make("gpt2", vocab_size=len(tokenizer), eos_token_id=text.end)
-    save_model(tmp_path / "model", model, tokenizer, Asking.of("parity:n=9,k=4,seed=0", "given", text, stages))
+    save_model(tmp_path / "model", model, tokenizer, PromptSpec.of("parity:n=9,k=4,seed=0", "given", text, stages))
     return tmp_path / "model"
 
 
@@ -113,7 +113,7 @@ def test_other_words_are_refused_and_another_problem_is_mentioned(folder):
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder):
     model, tokenizer = load_model(folder)
-    asking = Asking.read(folder)
+    asking = PromptSpec.read(folder)
     model.resize_token_embeddings(3)
     save_model(folder, model, tokenizer, asking)
     with pytest.raises(InputError, match="the model has 3: they do not go together"):
@@ -122,7 +122,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder):
 
 def test_a_model_with_too_few_positions_is_refused(folder):
     _, tokenizer = load_model(folder)
-    asking = Asking.read(folder)
+    asking = PromptSpec.read(folder)
     save_model(folder, make("gpt2", vocab_size=len(tokenizer), n_positions=8), tokenizer, asking)
     with pytest.raises(InputError, match="none of the examples fits"):
         open_subject(folder, examples=3)
@@ -140,8 +140,8 @@ def test_folders_that_hold_no_model_are_refused(tmp_path):
 
 
 def test_a_run_knows_what_it_held_out(tmp_path):
-    from internalize.lm.train import train
-    from internalize.runs import Run
+    from internalize.lm.training.train import train
+    from internalize.storage.runs import Run
 
     path = tmp_path / "data.jsonl"
     write_examples(path, list(dict.fromkeys(get_task("parity:n=9,k=4").examples("train", 0, 60))))

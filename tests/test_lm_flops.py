@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig
 
-from internalize.lm.flops import Gpu, ModelSize, model_size
-from internalize.lm.options import ModelOptions
+from internalize.lm.evaluation.flops import Gpu, ModelSize, model_size
+from internalize.lm.options import LmModelOptions
 
 CONFIGS = {
     "gpt2": GPT2Config(vocab_size=11, n_positions=16, n_embd=8, n_layer=2, n_head=2),
@@ -28,7 +28,7 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_size_is_that_of_a_real_model(name: str, rank: int):
-    options = ModelOptions(model=name, lora_rank=rank)
+    options = LmModelOptions(model=name, lora_rank=rank)
     size = model_size(options, CONFIGS[name])
     torch.manual_seed(0)
     model: Any = AutoModelForCausalLM.from_config(CONFIGS[name])
@@ -51,7 +51,7 @@ def test_size_is_that_of_a_real_model(name: str, rank: int):
 def test_operations_are_those_counted_by_torch(name: str):
     from torch.utils.flop_counter import FlopCounterMode
 
-    size = model_size(ModelOptions(), CONFIGS[name])
+    size = model_size(LmModelOptions(), CONFIGS[name])
     config = CONFIGS[name]
     config._attn_implementation = "eager"
     model: Any = AutoModelForCausalLM.from_config(config)
@@ -79,7 +79,7 @@ def test_a_token_meets_only_some_experts():
         num_local_experts=4,
         num_experts_per_tok=2,
     )
-    size = model_size(ModelOptions(), config)
+    size = model_size(LmModelOptions(), config)
     attention, router, expert = 4 * 8 * 8, 4 * 8, 3 * 8 * 4
     assert size.body == attention + router + 2 * expert
     assert size.parameters == attention + router + 4 * expert + 2 * 80 + 3 * 8  # embedding and head; three norms

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize.errors import InputError
-from internalize.lm.chains import TextFormat, word_tokenizer
-from internalize.lm.evaluation import Subject, evaluate
-from internalize.lm.example import Example
-from internalize.lm.generation import Answers, _generate, _generating, generate_answers
+from internalize.lm.data.example import Example
+from internalize.lm.evaluation.evaluate import Subject, evaluate
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.removal import TextStages
-from internalize.lm.states import Budget
+from internalize.lm.probe.states import Budget
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.generation import Answers, _generate, _generating, generate_answers
 from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
 # Alone or in a batch
@@ -141,7 +141,7 @@ def test_a_chain_may_show_steps_where_the_longest_is_hidden(monkeypatch: pytest.
         whole = (stages.sequence(c, stages.hidden_units(c, stage), stages.stage_slots[stage]).tokens for c in chains)
         return [row[len(stages.prompt(c, stage).tokens) :] for c, row in zip(chains, whole, strict=True)]
 
-    monkeypatch.setattr("internalize.lm.generation._generate", write_the_truth)
+    monkeypatch.setattr("internalize.lm.training.generation._generate", write_the_truth)
     for stage in range(stages.count):
         assert generate_answers(make("gpt2"), text, stages, LEVELED, stage).answers == ["x", "y"]
     assert Budget.of(stages, 4).stage == stages.last

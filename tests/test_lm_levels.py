@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from internalize.errors import InputError
-from internalize.lm.example import Example
-from internalize.lm.levels import graph_levels, resolve_levels
+from internalize.lm.data.example import Example
+from internalize.lm.data.levels import graph_levels, resolve_levels
 from tests.test_lm_readers import DUCKS
 
 

@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from internalize.errors import InputError
 from internalize.lm import Internalization
-from internalize.lm.loss import LayeredLoss, held_out_loss
 from internalize.lm.options import LmTrainOptions
-from internalize.lm.removal import IGNORED
+from internalize.lm.stages.removal import IGNORED
+from internalize.lm.training.loss import LayeredLoss, held_out_loss
 
 SIZES: dict[str, Any] = {
     "gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2},

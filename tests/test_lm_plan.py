@@ -15,13 +15,13 @@ from transformers import GPT2Config, LlamaConfig
 
 from internalize.commands.lm_plan import LmPlan, PlanOptions
 from internalize.errors import InputError
-from internalize.lm.chains import Chain
-from internalize.lm.flops import Gpu
-from internalize.lm.internalization import Internalization
-from internalize.lm.models import make_model
-from internalize.lm.options import METHODS, CurriculumOptions, LmTrainOptions, Method, Replay
-from internalize.lm.plan import expected_lengths, plan, stage_begins
-from internalize.lm.removal import TextStages
+from internalize.lm.evaluation.flops import Gpu
+from internalize.lm.evaluation.plan import expected_lengths, plan, stage_begins
+from internalize.lm.options import LM_METHODS, CurriculumOptions, LmMethod, LmTrainOptions, Replay
+from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.internalization import Internalization
+from internalize.lm.training.models import make_model
 
 SLOT = 0
 TINY = LmTrainOptions(
@@ -55,9 +55,11 @@ def brute_force(stages: TextStages, chains: list[Chain], chances: list[tuple[flo
 
 @pytest.mark.parametrize("replay_of", ["stages", "counts"])
 @pytest.mark.parametrize("removal", ["pad", "delete"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LM_METHODS)
 @pytest.mark.parametrize("chains", [DIFFERENT, LEVELED], ids=["different", "leveled"])
-def test_expected_lengths_are_those_of_every_chance(chains: list[Chain], method: Method, removal: Any, replay_of: Any):
+def test_expected_lengths_are_those_of_every_chance(
+    chains: list[Chain], method: LmMethod, removal: Any, replay_of: Any
+):
     # Half of the chances replay. 60 cells hold whole multiples of 1/1 … 1/6: which stage or count is then exact.
     options = CurriculumOptions(method=method, removal=removal, replay=0.5, replay_of=replay_of)
     stages = TextStages.measure(options, chains, SLOT)
@@ -84,8 +86,8 @@ def test_expected_lengths_of_scattered_replay(chains: list[Chain], removal: Any)
 
 @pytest.mark.parametrize("replay_of", ["stages", "counts"])
 @pytest.mark.parametrize("removal", ["pad", "delete"])
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "cot"])
-def test_expected_lengths_with_smoothing(method: Method, removal: Any, replay_of: Any):
+@pytest.mark.parametrize("method", [method for method in LM_METHODS if method != "cot"])
+def test_expected_lengths_with_smoothing(method: LmMethod, removal: Any, replay_of: Any):
     # λ = ln 2: offset o has chance 2^-(o+1), so cells of 1/32 are exact up to the end of these chains.
     options = CurriculumOptions(method=method, removal=removal, replay_of=replay_of, smoothing=math.log(2))
     stages = TextStages.measure(options, DIFFERENT, SLOT)
@@ -98,7 +100,7 @@ def test_expected_lengths_with_smoothing(method: Method, removal: Any, replay_of
 
 
 @pytest.mark.parametrize("method", ["icot", "icot-steps"])
-def test_expected_lengths_from_the_right_with_a_cutoff(method: Method):
+def test_expected_lengths_from_the_right_with_a_cutoff(method: LmMethod):
     options = CurriculumOptions(method=method, removal="delete", side="right", cutoff=3, smoothing=math.log(2))
     stages = TextStages.measure(options, DIFFERENT, SLOT)
     chances = [(a, (i + 0.5) / 60, (j + 0.5) / 32, 0.9) for a in (0.2, 0.7) for i in range(60) for j in range(32)]
@@ -117,12 +119,12 @@ def test_expected_lengths_of_a_chain_longer_than_those_measured():
 
 
 @given(
-    st.sampled_from(METHODS),
+    st.sampled_from(LM_METHODS),
     st.sampled_from(["pad", "delete"]),
     st.lists(st.lists(st.integers(1, 4), max_size=5), min_size=1, max_size=3),
     st.none() | st.integers(0, 3),
 )
-def test_without_chance_the_expectation_is_the_length(method: Method, removal: Any, units: Any, slots: int | None):
+def test_without_chance_the_expectation_is_the_length(method: LmMethod, removal: Any, units: Any, slots: int | None):
     options = CurriculumOptions(method=method, removal=removal, replay=0.0, slots=slots if removal == "pad" else None)
     chains = [chain(2, tuple(lengths)) for lengths in units]
     stages = TextStages.measure(options, chains, SLOT)
@@ -140,8 +142,8 @@ def read_tokens(work: Internalization, begin: int, updates: int) -> list[int]:
 
 
 @pytest.mark.parametrize("removal", ["pad", "delete"])
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "adaptive"])
-def test_tokens_are_those_of_collated_batches(method: Method, removal: Any):
+@pytest.mark.parametrize("method", [method for method in LM_METHODS if method != "adaptive"])
+def test_tokens_are_those_of_collated_batches(method: LmMethod, removal: Any):
     options = replace(TINY, removal=removal, replay=0.0, advance="steps", stage_steps=3, first_steps=2)
     planned = plan(options, [method]).methods[0]
     work = Internalization(replace(options, method=method))
@@ -273,7 +275,7 @@ def test_of_a_model_folder_only_config_and_tokenizer_are_read(tmp_path: Path):
 
 
 def test_answers_are_prompts_of_the_last_stage_and_what_follows():
-    for method in METHODS:
+    for method in LM_METHODS:
         planned = plan(TINY, [method])
         work = Internalization(replace(TINY, method=method))
         some = work.text.chains(work.leveled([work.source.train(0)]))[0]

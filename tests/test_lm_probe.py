@@ -15,20 +15,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from internalize.cli import main
-from internalize.figures.reading import above_chance, draw_reading
-from internalize.figures.save import svg_bytes
+from internalize.commands.cli import main
 from internalize.lm import Internalization
-from internalize.lm.example import Example
-from internalize.lm.kept import Kept, open_kept
-from internalize.lm.models import make_model
-from internalize.lm.probe import child_positions, probe, sequences_of
-from internalize.lm.readers import write_examples
-from internalize.lm.removal import IGNORED
-from internalize.lm.signal import _on_children, measure_signals
-from internalize.lm.states import Budget, read_states
-from internalize.lm.train import train
-from internalize.runs import Run
+from internalize.lm.data.example import Example
+from internalize.lm.data.readers import write_examples
+from internalize.lm.probe.gradient_signal import _on_children, measure_signals
+from internalize.lm.probe.probe import child_positions, probe, sequences_of
+from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
+from internalize.lm.probe.states import Budget, read_states
+from internalize.lm.stages.removal import IGNORED
+from internalize.lm.training.models import make_model
+from internalize.lm.training.train import train
+from internalize.report.figures.reading import above_chance, draw_reading
+from internalize.report.figures.save import svg_bytes
+from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content
 
 OPTIONS = replace(
@@ -54,12 +54,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def kept(run: Run) -> Kept:
-    return open_kept(run.path, examples=256)
+def kept(run: Run) -> ProbedModels:
+    return open_probed_models(run.path, examples=256)
 
 
 @dataclass(frozen=True)
-class Given(Kept):
+class Given(ProbedModels):
     """Another model in the place of the one that was kept."""
 
     given: Any = None
@@ -96,7 +96,7 @@ class Stub(nn.Module):
         return SimpleNamespace(logits=logits, hidden_states=tuple(states), attentions=(attention,) * 3)
 
 
-def test_a_step_is_found_where_it_is_and_nowhere_else(kept: Kept):
+def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
     assert kept.children is not None
     left, right = kept.children[1]
     stub = Stub(left, right, 8 + 1)  # bits and separator; the slot of step 1 predicts step 2
@@ -122,7 +122,7 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: Kept):
     assert seen == 3
 
 
-def test_agreement_is_about_steps_hidden_before(kept: Kept):
+def test_agreement_is_about_steps_hidden_before(kept: ProbedModels):
     rows = probe(Given(**vars(kept), given=kept.model(3)))["rows"]  # each stage's model is the one before
     assert {(r["stage"], r["step"]) for r in rows if r["agreement"] is not None} == {(3, 1)}  # stage 2 hides step 1
     assert {r["agreement"] for r in rows} == {None, 1.0}
@@ -130,7 +130,7 @@ def test_agreement_is_about_steps_hidden_before(kept: Kept):
     assert min(r["agreement"] for r in other if r["step"] == 1) < 1
 
 
-def test_the_last_layers_lens_is_the_models_own_prediction(kept: Kept):
+def test_the_last_layers_lens_is_the_models_own_prediction(kept: ProbedModels):
     model, sequences = kept.model(3), sequences_of(kept, Budget(1, 1))
     readings = read_states(model, sequences)
     assert len(readings.states) == len(readings.read) == 3
@@ -157,7 +157,7 @@ def test_a_key_stands_for_one_child():
     assert _on_children(values, [None]) == [None]
 
 
-def test_attention_is_the_models_own(kept: Kept):
+def test_attention_is_the_models_own(kept: ProbedModels):
     row = next(r for r in probe(replace(kept, asked=[3]))["rows"] if (r["layer"], r["step"]) == (2, ANSWER))
     model, sequences = kept.model(3), sequences_of(kept, Budget(2, 2))
     model.set_attn_implementation("eager")
@@ -172,7 +172,7 @@ def test_attention_is_the_models_own(kept: Kept):
     assert row["child_attention"] == pytest.approx(on_different_keys(best), rel=1e-5)
 
 
-def test_pull_is_the_gradient_of_the_attention_score(kept: Kept):
+def test_pull_is_the_gradient_of_the_attention_score(kept: ProbedModels):
     """Of a single head, against a number that is added to each score through the model's own mask."""
     sequences = sequences_of(kept, Budget(2, 2))
     torch.manual_seed(0)
@@ -238,7 +238,7 @@ def test_steps_with_several_tokens(tmp_path: Path):
     options = replace(TINY, data="multiply:digits=2")
     work = Internalization(options)
     work.save(tmp_path / "model", make_model(options, work.config, 0))
-    result = probe(open_kept(tmp_path / "model", examples=200))
+    result = probe(open_probed_models(tmp_path / "model", examples=200))
     assert {(r["step"], r["tokens"]) for r in result["rows"]} == {(1, 3), (2, 3), (3, 4)}  # 3 2 1, + 0 3 2 1, 4 digits
     assert {r["child_attention"] for r in result["rows"]} == {None}
     last = {row["step"]: row for row in result["rows"] if row["layer"] == 1}
@@ -264,7 +264,7 @@ def test_every_number_of_hidden_steps_is_read_once(tmp_path: Path):
         TINY, method="log-icot", data=str(tmp_path / "data.jsonl"), steps=4, stage_steps=1, keep_stages=True
     )
     train(options, 0, Run(tmp_path / "run"))
-    rows = probe(open_kept(tmp_path / "run", examples=100))["rows"]
+    rows = probe(open_probed_models(tmp_path / "run", examples=100))["rows"]
     keys = [(r["stage"], r["hidden"], r["layer"], r["step"]) for r in rows]
     assert len(set(keys)) == len(keys)
     assert {r["shown"] > 0 for r in rows if (r["stage"], r["hidden"], r["step"]) == (3, 4, 3)} == {True}
@@ -273,7 +273,7 @@ def test_every_number_of_hidden_steps_is_read_once(tmp_path: Path):
 
 def test_other_data_than_it_was_trained_on_are_told(run: Run):
     lines: list[str] = []
-    open_kept(run.path, "parity:n=8,k=4,seed=5", examples=64, say=lines.append)
+    open_probed_models(run.path, "parity:n=8,k=4,seed=5", examples=64, say=lines.append)
     assert "parity:n=8,k=4,seed=5 is not what the model was trained on, which is parity:n=8,k=4,seed=0" in lines
 
 

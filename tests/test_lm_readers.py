@@ -10,9 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from internalize.errors import InputError
-from internalize.lm.example import Example
-from internalize.lm.readers import MAX_LINE, from_dataset, json_line, read_examples, scan, text_line, write_examples
-from internalize.lm.tasks import get_task
+from internalize.lm.data.example import Example
+from internalize.lm.data.readers import (
+    MAX_LINE,
+    from_dataset,
+    json_line,
+    read_examples,
+    scan,
+    text_line,
+    write_examples,
+)
+from internalize.lm.data.tasks import get_task
 
 DUCKS = Example("Janet’s ducks lay 16 eggs.  How much?", ("<<16-3-4=9>>", "<<9*2=18>>"), "18")
 GOOD_TEXT = "Janet’s ducks lay 16 eggs.  How much?||<<16-3-4=9>> <<9*2=18>> #### 18"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize import InputError
-from internalize.lm.chains import Chain
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.removal import IGNORED, MAX_OFFSET, Row, TextStages, hidden_units, smoothing_offset, unit_of
+from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import IGNORED, MAX_OFFSET, Row, TextStages, hidden_units, smoothing_offset, unit_of
 from tests.lm_core import ANSWER, FIRST, PROMPT, SLOT, chain, chances, curricula, data_sets
 
 PLAIN = (0.99, 0.0, 0.0, 0.99)

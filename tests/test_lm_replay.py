@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from internalize.lm.chains import Chain
 from internalize.lm.options import LmTrainOptions, with_method
-from internalize.lm.removal import IGNORED, Row
+from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import IGNORED, Row
 from tests.lm_core import ANSWER, PROMPT, SLOT, chain
 from tests.test_lm_removal import stages_of, tokens
 

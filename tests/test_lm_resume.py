@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from internalize.cli import main
+from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm import LmTrainOptions
-from internalize.lm.callback import PLACE, whole_checkpoints
-from internalize.lm.train import train
-from internalize.runs import Run
+from internalize.lm.training.callback import PLACE, whole_checkpoints
+from internalize.lm.training.train import train
+from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content, words
 
 
 def test_ctrl_c_saves_and_resumes(tmp_path: Path):
     options = replace(TINY, steps=240, stage_steps=80, eval_every=10)
-    argv = [sys.executable, "-c", "from internalize.cli import run; run()"]
+    argv = [sys.executable, "-c", "from internalize.commands.cli import run; run()"]
     out = tmp_path / "run"
     process = subprocess.Popen([*argv, *words(options, out)], stderr=subprocess.PIPE, text=True)
     for _ in range(1200):
@@ -120,7 +120,7 @@ def test_checkpoints_are_as_far_apart_as_is_asked_now(tmp_path: Path):
 def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Training is over at --stop-at, also for a run that was killed before it could say so."""
     options = replace(TINY, steps=40, method="none", stop_at=0.01, consolidate=10, eval_every=5)
-    from internalize.lm import train as module
+    from internalize.lm.training import train as module
 
     def fail(*args: object) -> None:
         raise KeyboardInterrupt

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from internalize.files import write_json
 from internalize.intervals import mean_interval, wilson
 from internalize.lm import Example, Internalization, of_examples
-from internalize.lm.against import against_linear
-from internalize.lm.compare import Setting, _row
-from internalize.lm.models import make_model
-from internalize.runs import Run
+from internalize.lm.evaluation.comparison import MethodSetting, _row
+from internalize.lm.evaluation.linear import against_linear
+from internalize.lm.training.models import make_model
+from internalize.storage.files import write_json
+from internalize.storage.runs import Run
 from tests.lm_runs import TINY
 
 
@@ -36,7 +36,7 @@ def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]]
 
 
 def test_row_of_finished_runs(tmp_path: Path):
-    setting = Setting("log-icot", "steps", replace(TINY, stage_steps=7), 2, Path("steps/log-icot"))
+    setting = MethodSetting("log-icot", "steps", replace(TINY, stage_steps=7), 2, Path("steps/log-icot"))
     folder = tmp_path / setting.folder
     assert _row(setting, (0, 1), tmp_path) is None
     finished(folder / "seed-0", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
@@ -91,7 +91,7 @@ def test_row_of_finished_runs(tmp_path: Path):
 
 
 def test_a_stage_that_was_given_up_is_not_reached(tmp_path: Path):
-    setting = Setting("adaptive", "steps", TINY, 3, Path("steps/adaptive"))
+    setting = MethodSetting("adaptive", "steps", TINY, 3, Path("steps/adaptive"))
     folder = tmp_path / setting.folder / "seed-0"
     finished(folder, 0.5, [(10, 1, 1.0), (20, 3, 0.5), (30, 2, 0.9)])
     for order, reached in (([1, 3, 2], 0), ([1, 3, 2, 3], 1)):
@@ -103,7 +103,7 @@ def test_a_stage_that_was_given_up_is_not_reached(tmp_path: Path):
 
 def test_stages_are_those_of_each_run(tmp_path: Path):
     """The longest chain of a file may be one that a seed holds out; its run then has a stage less than the comparison."""
-    setting = Setting("icot-steps", "steps", replace(TINY, method="icot-steps"), 3, Path("steps/icot-steps"))
+    setting = MethodSetting("icot-steps", "steps", replace(TINY, method="icot-steps"), 3, Path("steps/icot-steps"))
     folder = tmp_path / setting.folder / "seed-0"
     finished(folder, 1.0, [(10, 1, 1.0), (20, 2, 1.0)])
     source = of_examples([Example(f"{n}", ("1",), "1") for n in range(40)], 0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from internalize import InputError
 from internalize.lm.options import ScheduleOptions
-from internalize.lm.schedule import Schedule
+from internalize.lm.stages.schedule import Schedule
 
 BATCHES = 25_250  # an epoch of 808 000 examples in batches of 32
 TOKENS = 46  # of the chain of a 4 × 4 digit multiplication

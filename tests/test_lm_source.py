@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 
 from internalize.errors import InputError
-from internalize.lm.example import Example
-from internalize.lm.readers import read_examples, write_examples
-from internalize.lm.source import eval_examples, of_examples, of_task, open_source
-from internalize.lm.tasks import Task, TaskStream, get_task
+from internalize.lm.data.example import Example
+from internalize.lm.data.readers import read_examples, write_examples
+from internalize.lm.data.source import eval_examples, of_examples, of_task, open_source
+from internalize.lm.data.tasks import Task, TaskStream, get_task
 
 
 def numbered(path: Path, count: int, questions: int | None = None) -> Path:

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from internalize.lm.chains import Chain
-from internalize.lm.discriminant import chance, fit
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.removal import IGNORED, TextStages
-from internalize.lm.signal import _signal
-from internalize.lm.states import Budget, Cells, cells_of, places
+from internalize.lm.probe.discriminant import chance, fit
+from internalize.lm.probe.gradient_signal import _signal
+from internalize.lm.probe.states import Budget, Cells, cells_of, places
+from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import IGNORED, TextStages
 from tests.lm_core import SLOT, chain, curricula, data_sets
 
 

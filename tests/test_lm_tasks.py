@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from internalize.counter import words
 from internalize.errors import InputError
-from internalize.lm.example import Example
-from internalize.lm.readers import text_line
-from internalize.lm.source import open_source
-from internalize.lm.tasks import STREAMS, TASKS, Hops, Multiply, MultiplyTree, Parity, get_task, is_task, usage
-from internalize.lm.tasks.hops import THINGS
-from internalize.lm.tasks.multiply import chain_words, running_sums, tree_of_sums
+from internalize.lm.data.example import Example
+from internalize.lm.data.readers import text_line
+from internalize.lm.data.source import open_source
+from internalize.lm.data.tasks import STREAMS, TASKS, Hops, Multiply, MultiplyTree, Parity, get_task, is_task, usage
+from internalize.lm.data.tasks.hops import THINGS
+from internalize.lm.data.tasks.multiply import chain_words, running_sums, tree_of_sums
 from internalize.parity import ParityTree, add_trace, draw_bits
 
 SPECS = [

@@ -14,16 +14,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
 
-from internalize.cli import main
+from internalize.commands.cli import main
 from internalize.errors import InputError
-from internalize.files import read_json
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
-from internalize.lm.evaluation import open_subject
-from internalize.lm.models import Asking
-from internalize.lm.options import Method
-from internalize.lm.plan import plan
-from internalize.lm.train import options_of, train
-from internalize.runs import Run, find_runs
+from internalize.lm.evaluation.evaluate import open_subject
+from internalize.lm.evaluation.plan import plan
+from internalize.lm.options import LmMethod
+from internalize.lm.training.models import PromptSpec
+from internalize.lm.training.train import options_of, train
+from internalize.storage.files import read_json
+from internalize.storage.runs import Run, find_runs
 from tests.lm_runs import TINY, assert_same_weights, forget_digests, weights, words
 
 
@@ -190,7 +190,7 @@ def test_optimizer_is_new_at_each_increment(monkeypatch: pytest.MonkeyPatch):
     ("method", "removal", "within"),
     [("log-icot", "pad", 0), ("log-icot", "delete", 0.03), ("icot", "delete", 0.03), ("none", "pad", 0)],
 )
-def test_plan_is_what_training_then_reads(method: Method, removal: Literal["pad", "delete"], within: float):
+def test_plan_is_what_training_then_reads(method: LmMethod, removal: Literal["pad", "delete"], within: float):
     options = replace(TINY, method=method, removal=removal, data="parity:n=8,k=8", steps=60, budgets="never")
     (planned,) = plan(options, [method], by="steps").methods
     measured = train(options)
@@ -213,7 +213,7 @@ def test_model_folder_needs_nothing_of_ours(tiny: Path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 1 1 0 1 0 ||")
     assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
-    assert Asking.read(folder).stage_slots == (0, 2)
+    assert PromptSpec.read(folder).stage_slots == (0, 2)
 
 
 def test_another_architecture_from_its_config(tmp_path: Path):

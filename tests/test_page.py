@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from internalize.figures import law
-from internalize.jobs import CertifyJob, SolveJob, SuccessJob
-from internalize.options import SolveOptions
-from internalize.report import Material, write_report
+from internalize.parity.experiments.jobs import CertifyJob, SolveJob, SuccessJob
+from internalize.parity.options import SolveOptions
+from internalize.report.figures import law
+from internalize.report.page import ReportInputs, write_report
 from tests.tiny import OPTIONS, tiny_runs
 
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory) -> Path:
         job.run(lambda done, text: None)
     (solved,), (success,), (certified,) = solving.runs, counting.runs, certifying.runs
     trained = tiny_runs(out / "trained")
-    material = Material(trained, trained[:1], [solved], success, {"Algorithm 1": certified})
+    material = ReportInputs(trained, trained[:1], [solved], success, {"Algorithm 1": certified})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(law, "SIZES", law.SIZES[:5])  # predictions for large n take seconds
         write_report(out / "report", material, paper=OPTIONS)

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from internalize import InputError, cli, paper, report
-from internalize.figures.mask import draw_mask
-from internalize.options import SolveOptions, TrainOptions
-from internalize.paper import ALGORITHM, EXPERIMENTS, PAPER, Algorithm, Experiment, reproduce
+from internalize import InputError
+from internalize.commands import cli
 from internalize.parity import certificates
-from internalize.runs import Run, find_runs
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.report import page as report
+from internalize.report import reproduce as paper
+from internalize.report.figures.mask import draw_mask
+from internalize.report.reproduce import ALGORITHM, EXPERIMENTS, PAPER, Algorithm, Experiment, reproduce
+from internalize.storage.runs import Run, find_runs
 
 OPTIONS = TrainOptions(n=8, k=4, steps=20, eval_every=5, eval_samples=100)
 EXPERIMENT = Experiment("tiny", OPTIONS, 2, explored=1)
@@ -127,8 +130,9 @@ def test_what_the_paper_command_trains():
 SCRIPT = """
 import sys
 from pathlib import Path
-from internalize import cli, paper
-from internalize.options import SolveOptions, TrainOptions
+from internalize.commands import cli
+from internalize.report import reproduce as paper
+from internalize.parity.options import SolveOptions, TrainOptions
 
 if __name__ == "__main__":
     options = TrainOptions(n=12, k=4, steps=int(sys.argv[2]), eval_every=5, eval_samples=100)
@@ -204,4 +208,4 @@ def test_mistakes(tmp_path: Path, capsys):
     assert list(tmp_path.iterdir()) == [blocked]
     assert cli.main(["paper", "--full", "--seed", "-1", "--out", str(tmp_path / "x")]) == 2  # at once
     assert "seed=-1" in capsys.readouterr().err
-    assert paper.TOGETHER == 10  # part of every result's last bits
+    assert paper.SEEDS_PER_BATCH == 10  # part of every result's last bits

@@ -22,7 +22,7 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity.population import KeyClass, cosine_gradient, key_classes, population, stage_gradient
+from internalize.parity.theory.population import KeyClass, cosine_gradient, key_classes, population, stage_gradient
 
 LINKS = [COSINE, QUARTIC]
 SMALL = [(n, k) for n in range(2, 13) for k in (2, 4, 8) if k <= n]

@@ -15,7 +15,7 @@ import torch
 
 from internalize import InputError
 from internalize.parity import COSINE, QUARTIC, Levels
-from internalize.parity.freezing import (
+from internalize.parity.theory.freezing import (
     curvature,
     default_amplitude,
     drifts,
@@ -23,7 +23,7 @@ from internalize.parity.freezing import (
     off_child_mass,
     steepness,
 )
-from internalize.parity.prediction import (
+from internalize.parity.theory.prediction import (
     Setting,
     _log_tie,
     impossible,

@@ -1,19 +1,17 @@
 """Tables of the README and of docs/language-models.md against what is stored, where tools/findings.py does not write them."""
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
-
-from internalize.results import FOLDER
+from tools.results import path_of, stored
 
 README = Path(__file__).parents[1] / "README.md"
 
 
 def test_table_is_what_the_paper_command_printed():
     """Every row of the README's table of sizes against the stored table of `internalize paper`."""
-    with (FOLDER / "paper-sizes.csv").open(encoding="utf-8") as file:
+    with path_of("paper-sizes.csv").open(encoding="utf-8") as file:
         measured = {(row["n"], row["k"], row["lr"]): row for row in csv.DictReader(file)}
     seen = 0
     for row in cells(README, "| n | k | learning rate | seeds | solved |"):
@@ -28,7 +26,7 @@ def test_table_is_what_the_paper_command_printed():
 
 def test_speed_of_generation_is_what_was_measured():
     """docs against the stored rows of benchmarks/lm_generation.py."""
-    ratios = json.loads((FOLDER / "lm-generation.json").read_text())["rows"]
+    ratios = stored("lm-generation")["rows"]
     table = cells(README.parent / "docs" / "language-models.md", "| task | chain | ratio |")
     assert [(row[0], row[1], row[2]) for row in table] == [
         (r["task"], r["chain"], f"{r['median']:.1f} ({r['low']:.1f} – {r['high']:.1f})") for r in ratios

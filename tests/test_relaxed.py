@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize import InputError, cli
-from internalize.interrupt import Interrupted
-from internalize.options import ModelOptions, TrainOptions
+from internalize import InputError
+from internalize.commands import cli
+from internalize.parallel.interrupt import Interrupted
 from internalize.parity import (
     BlockTransformer,
     LevelTransformer,
@@ -23,12 +23,13 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity.loss import supervised_level_loss
-from internalize.parity.metrics import gate_distance, infer, measure
-from internalize.parity.relaxed import RelaxedTransformer
-from internalize.parity.train import Progress, check_finished, train
-from internalize.parity.training import Training, make_model
-from internalize.runs import Run
+from internalize.parity.adamw.ensemble import Training, make_model
+from internalize.parity.adamw.train import TrainProgress, check_finished, train
+from internalize.parity.model.loss import supervised_level_loss
+from internalize.parity.model.metrics import gate_distance, infer, measure
+from internalize.parity.model.relaxed import RelaxedTransformer
+from internalize.parity.options import ParityModelOptions, TrainOptions
+from internalize.storage.runs import Run
 from tests.tiny import rewrite_result
 
 TREE = ParityTree.draw(8, 8, 3)
@@ -51,7 +52,7 @@ ABLATED: dict[str, dict[str, Any]] = {
 
 
 def relaxed(seeds: tuple[int, ...] = (0,), **parts: Any) -> RelaxedTransformer:
-    return RelaxedTransformer(ModelOptions(n=8, k=8, **parts), seeds, torch.float64)
+    return RelaxedTransformer(ParityModelOptions(n=8, k=8, **parts), seeds, torch.float64)
 
 
 def randomise(model: RelaxedTransformer | LevelTransformer, seed: int = 1) -> None:
@@ -123,7 +124,7 @@ def test_gate_distance_by_hand():
 
 def test_input_gates_and_values_by_hand():
     """One layer at k = 2, written out."""
-    model = RelaxedTransformer(ModelOptions(n=3, k=2, gates="input", value="learned"), [0], torch.float64)
+    model = RelaxedTransformer(ParityModelOptions(n=3, k=2, gates="input", value="learned"), [0], torch.float64)
     weights = model.named_weights()
     numbers = {"gate1": 0.3, "gate_state1": -0.7, "gate_update1": 0.9, "value1": 1.3}
     with torch.no_grad():
@@ -189,7 +190,7 @@ def test_every_part_trains_resumes_and_is_checked(name: str, tmp_path: Path):
     alone, stopped = Run(tmp_path / "alone"), Run(tmp_path / "stopped")
     train(options, [4], [alone])
 
-    def stop(now: Progress) -> None:
+    def stop(now: TrainProgress) -> None:
         if now.done == 25:
             signal.raise_signal(signal.SIGTERM)
 

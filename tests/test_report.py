@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from internalize.errors import InputError
-from internalize.options import TrainOptions
-from internalize.report import Material, write_report
-from internalize.runs import Run
-from internalize.tables import claims, sizes
+from internalize.parity.options import TrainOptions
+from internalize.report.claims import claims, sizes
+from internalize.report.page import ReportInputs, write_report
+from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, SEEDS, copies, rewrite_result, tiny_report, tiny_runs
 
 FIGURES = ["figure-1-paradigms", "figure-2a-mask", "figure-2b-loss", "figure-3-attention", "figure-4-tree"]
@@ -145,5 +145,5 @@ def test_written_again_it_is_the_same(page, runs, tmp_path):
 
 def test_without_runs_of_the_paper_s_experiment_nothing_is_written(runs, tmp_path):
     with pytest.raises(InputError, match="no finished run has the settings of the paper's experiment"):
-        write_report(tmp_path / "report", Material(runs))
+        write_report(tmp_path / "report", ReportInputs(runs))
     assert not (tmp_path / "report").exists()

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from internalize import full, results
-from internalize.cli import _parse
+from internalize.commands.cli import _parse
 from internalize.errors import InputError
-from internalize.interrupt import Interrupted
-from internalize.results import FOLDER, STORED, parts
+from internalize.parallel.interrupt import Interrupted
+from internalize.report import full
+from internalize.report import stored as results
+from internalize.report.stored import FOLDER, STORED, parts
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.name)

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from internalize.runs import Run
+from internalize.storage.runs import Run
 
 
 def command(out: Path, *more: str) -> list[str]:
@@ -16,7 +16,7 @@ def command(out: Path, *more: str) -> list[str]:
 
 def test_ctrl_c_saves_and_says_so(tmp_path: Path):
     """The real command in a real process: SIGINT, status 130, one line, and a checkpoint to go on from."""
-    argv = [sys.executable, "-c", "from internalize.cli import run; run()"]
+    argv = [sys.executable, "-c", "from internalize.commands.cli import run; run()"]
     more = ("--steps", "3000")
     process = subprocess.Popen([*argv, *command(tmp_path / "stopped", *more)], stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "stopped" / "metrics.jsonl")

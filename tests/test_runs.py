@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save
 
 from internalize import InputError
-from internalize.files import load_tensors, read_json, save_tensors, write_atomically, write_json
-from internalize.options import TrainOptions
-from internalize.parity.train import train
-from internalize.runs import Run, find_runs, list_runs
+from internalize.parity.adamw.train import train
+from internalize.parity.options import TrainOptions
+from internalize.storage.files import load_tensors, read_json, save_tensors, write_atomically, write_json
+from internalize.storage.runs import Run, find_runs, list_runs
 
 TINY = TrainOptions(n=4, k=2, steps=2, eval_samples=50)
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from internalize.errors import InputError
-from internalize.options import SolveOptions, TrainOptions
 from internalize.parity import COSINE, CoTTransformer, LevelTransformer, ParityTree, add_trace, draw_bits, get_link
-from internalize.parity.kept import solve_kept
-from internalize.parity.latency import measure_latency, models_of
-from internalize.parity.recovery import recovered_columns, recovered_weights
-from internalize.parity.sparse import WAYS, SparseModel, Write, chain_writes, level_writes
-from internalize.parity.transformer import set_weights
-from internalize.runs import Run
+from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.recovery import recovered_columns, recovered_weights
+from internalize.parity.model.latency import measure_latency, models_of
+from internalize.parity.model.sparse import WAYS, SparseModel, Write, chain_writes, level_writes
+from internalize.parity.model.transformer import set_weights
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.runs import Run
 from tests.tiny import tiny_runs
 
 TREE = ParityTree.draw(20, 16, seed=2)

@@ -14,7 +14,7 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity.streaming import Samples, all_gradients, gradient_at_zero
+from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])

@@ -12,16 +12,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from internalize import cli
+from internalize.commands import cli
 from internalize.errors import InputError
-from internalize.grid import parse_grid
-from internalize.interrupt import Interrupted
 from internalize.intervals import wilson
-from internalize.options import SolveOptions, TrainOptions
-from internalize.parity.algorithm import solve
-from internalize.parity.train import train
-from internalize.sweep import CellJob, keep_where, read_cells, success_rates, sweep, varied
-from internalize.workers import run_all
+from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.pool import run_all
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.solve import solve
+from internalize.parity.experiments.grid import parse_grid
+from internalize.parity.experiments.sweep import CellJob, keep_where, read_cells, success_rates, sweep, varied
+from internalize.parity.options import SolveOptions, TrainOptions
 
 GRID = ["n=8,12", "k=4", "samples=60,300", "test_samples=50"]
 TRAINED = ["n=6", "k=2,4", "steps=3", "batch=20", "eval_samples=40"]

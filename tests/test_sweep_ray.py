@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from internalize import cli, cluster
+from internalize.commands import cli
 from internalize.errors import InputError
-from internalize.grid import Kind, parse_grid
-from internalize.interrupt import Interrupted
-from internalize.sweep import read_cells, sweep
+from internalize.parallel import cluster
+from internalize.parallel.interrupt import Interrupted
+from internalize.parity.experiments.grid import Kind, parse_grid
+from internalize.parity.experiments.sweep import read_cells, sweep
 from tests.test_sweep import GRID, TRAINED, rows, run
 
 

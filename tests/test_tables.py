@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from internalize.errors import InputError
-from internalize.groups import group_runs, one_group
-from internalize.options import TrainOptions
-from internalize.runs import Run
-from internalize.tables import CONCENTRATED, RETURNED, SOON, claims, paper_runs, sizes, spikes
+from internalize.parity.adamw.groups import group_runs, one_group
+from internalize.parity.options import TrainOptions
+from internalize.report.claims import CONCENTRATED, RETURNED, SOON, claims, paper_runs, sizes, spikes
+from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, SEEDS, copies, rewrite_metrics, rewrite_result, tiny_runs
 
 

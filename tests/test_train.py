@@ -12,14 +12,15 @@ import pytest
 import torch
 
 from internalize import InputError
-from internalize.interrupt import Interrupted
-from internalize.options import Dtype, TrainOptions, parse_seeds
+from internalize.counter import parse_seeds
+from internalize.parallel.interrupt import Interrupted
 from internalize.parity import LevelTransformer, ParityTree, add_trace, draw_bits, stage_loss
-from internalize.parity.metrics import child_attention, measure
-from internalize.parity.train import Progress, train
-from internalize.parity.training import Training
-from internalize.runs import Run
-from internalize.tables import spikes
+from internalize.parity.adamw.ensemble import Training
+from internalize.parity.adamw.train import TrainProgress, train
+from internalize.parity.model.metrics import child_attention, measure
+from internalize.parity.options import Dtype, TrainOptions
+from internalize.report.claims import spikes
+from internalize.storage.runs import Run
 
 SMALL = TrainOptions(n=8, k=4, steps=30, eval_every=10, eval_samples=200)
 
@@ -128,7 +129,7 @@ def test_a_stage_that_is_not_learned_takes_what_is_left(tmp_path: Path):
     train(options, [1], [alone])
     assert [(m["stage"], m["step"]) for m in alone.metrics()] == [(1, step) for step in range(0, 65, 5)]
 
-    def stop(now: Progress) -> None:
+    def stop(now: TrainProgress) -> None:
         if now.done == 30:
             signal.raise_signal(signal.SIGTERM)
 
@@ -163,7 +164,7 @@ def test_resumed_elsewhere_says_so(tmp_path: Path):
     alone = [Run(tmp_path / f"alone-{seed}") for seed in (0, 1, 2)]
     train(options, [0, 1, 2], alone)
 
-    def stop(now: Progress) -> None:
+    def stop(now: TrainProgress) -> None:
         if now.done == 25:
             signal.raise_signal(signal.SIGTERM)
 
@@ -195,7 +196,7 @@ def test_killed_in_the_first_checkpoint_of_several(tmp_path: Path, monkeypatch: 
     """Runs that were trained together go on together, though some have a checkpoint and others have none."""
     alone, stopped = ([Run(tmp_path / name / str(seed)) for seed in range(3)] for name in ("alone", "stopped"))
     train(SMALL, [0, 1, 2], alone)
-    monkeypatch.setattr("internalize.parity.train.CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr("internalize.parity.adamw.train.CHECKPOINT_SECONDS", 0)
     save = Run.save_checkpoint
 
     def killed(self: Run, step: int, *rest: Any) -> None:
@@ -220,7 +221,7 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path):
     options = replace(SMALL, dtype="float64")
     train(options, [4], [whole])
 
-    def stop(now: Progress) -> None:
+    def stop(now: TrainProgress) -> None:
         if now.done == 10:
             signal.raise_signal(signal.SIGTERM)
 

@@ -29,8 +29,8 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity.cot import chain_passes
-from internalize.parity.weights import full_weights
+from internalize.parity.model.cot import chain_passes
+from internalize.parity.model.weights import full_weights
 from tests.strategies import seeds, trees
 
 links = st.sampled_from([COSINE, QUARTIC])

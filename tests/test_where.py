@@ -3,7 +3,7 @@
 import pytest
 
 from internalize.errors import InputError
-from internalize.where import condition, is_value
+from internalize.storage.conditions import condition, is_value
 
 
 def test_numbers_by_their_value_or_as_tables_print_them():

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from internalize import workers
-from internalize.interrupt import Interrupted
-from internalize.workers import run_all, torch_threads
+from internalize.parallel import pool as workers
+from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.pool import run_all, torch_threads
 from tests import pretend
 from tests.pretend import Pretend
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from internalize import report
-from internalize.options import TrainOptions
-from internalize.parity.train import train
-from internalize.runs import Run
+from internalize.parity.adamw.train import train
+from internalize.parity.options import TrainOptions
+from internalize.report import page as report
+from internalize.storage.runs import Run
 
 OPTIONS = TrainOptions(n=8, k=4, steps=120, batch=200, eval_every=20, eval_samples=200)
 SEEDS = (0, 1, 2)
@@ -30,7 +30,7 @@ def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True) -> P
         patch.setattr(report, "parts", lambda full: [])
         if not figures:
             patch.setattr(report, "paper_drawings", lambda runs: [])
-        return report.write_report(folder, report.Material(runs), paper=OPTIONS)
+        return report.write_report(folder, report.ReportInputs(runs), paper=OPTIONS)
 
 
 def copies(runs: list[Run], folder: Path) -> list[Run]:

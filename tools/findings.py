@@ -2,7 +2,7 @@
 from the stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and `make faults` and of
 benchmarks/prediction_table.py: `python -m tools.findings` writes them in.
 
-With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into src/internalize/results/compare.json; with
+With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into the stored results; with
 `--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
 folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command (with
 `--lm-seeds NAME FOLDER …`, as further seeds of the rows that are there); with
@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from tools.language import language_tables
+from tools.results import DOCS, path_of
 from tools.seeds import check_options, each_against_linear, with_more_seeds
 
-from internalize import columns
-from internalize.columns import Columns, Table
-from internalize.results import FOLDER
+from internalize.report import tables as columns
+from internalize.report.tables import Columns, Table
 
-DOCS = Path(__file__).parents[1] / "docs"
-STORED = FOLDER / "compare.json"
-BENCH = FOLDER / "bench.json"
-PHASE = FOLDER / "phase.json"
-FAULTS = FOLDER / "faults.json"
-FINITE = FOLDER / "finite-n.json"
+STORED = path_of("compare.json")
+BENCH = path_of("bench.json")
+PHASE = path_of("phase.json")
+FAULTS = path_of("faults.json")
+FINITE = path_of("finite-n.json")
 PAGES = tuple(
     DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README")
 )
@@ -82,7 +81,7 @@ def _lines(rows: Iterable[Row]) -> str:
 
 def write_rows(name: str, rows: Iterable[Row]) -> None:
     """Rows into a file that has the command and the date before them; they stay."""
-    path = FOLDER / f"{name}.json"
+    path = path_of(f"{name}.json")
     before: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
     path.write_text(f'{{\n{about}"rows": [\n{_lines(rows)}\n]\n}}\n', encoding="utf-8")
@@ -109,7 +108,7 @@ def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) ->
         asked = {key: configs[-1][key] for key in ("data", "layers", "layer_loss", "eval_every", "levels")}
         rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
     if more_seeds:
-        stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        stored = json.loads((path_of(f"{name}.json")).read_text(encoding="utf-8"))
         check_options(stored["command"], configs)
         rows = with_more_seeds(stored["rows"], rows, configs[0]["test_examples"])
     write_rows(name, rows if more_seeds else each_against_linear(rows))

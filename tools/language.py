@@ -1,18 +1,17 @@
 """The tables of language models: of the stored rows of `lm compare`, and of several of them beside each other."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tools import results
 from tools.stalls import STALLS, by_setting
 
-from internalize import columns
-from internalize.columns import Columns
 from internalize.intervals import mean_interval
-from internalize.lm import against
-from internalize.results import FOLDER
+from internalize.lm.evaluation import linear as against
+from internalize.report import tables as columns
+from internalize.report.tables import Columns
 
 Row = dict[str, Any]
 Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]
@@ -20,7 +19,7 @@ Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]
 
 def stored(name: str) -> list[Row]:
     """The rows of a stored comparison."""
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    return results.stored(name)["rows"]
 
 
 def ahead(row: columns.Row) -> str:

@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from internalize.cli import _parse  # pyright: ignore[reportPrivateUsage]  (a command's words, as users give them)
-from internalize.lm.against import against_linear
+from internalize.commands.cli import _parse  # pyright: ignore[reportPrivateUsage]  (a command's words, as users give them)
+from internalize.lm.evaluation.linear import against_linear
 from internalize.lm.options import with_method
-from internalize.rows import lower_median, mean_of, over_seeds
+from internalize.storage.summaries import lower_median, mean_of, over_seeds
 
 Row = dict[str, Any]
 _MEANS = ("tokens", "tokens_per_answer", "seconds")

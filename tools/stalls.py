@@ -1,4 +1,4 @@
-"""Accounts of runs of `lm compare --keep-stages`, as `lm probe` gives them, into src/internalize/results/NAME.json, beside its
+"""Accounts of runs of `lm compare --keep-stages`, as `lm probe` gives them, into docs/results/NAME.json, beside its
 command: `python -m tools.stalls NAME FOLDER …`; and their table.
 """
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from internalize import columns
-from internalize.columns import Columns
-from internalize.lm.kept import open_kept
-from internalize.lm.probe import probe
-from internalize.lm.quiet import quiet_transformers
-from internalize.rows import SOLVED
-from internalize.runs import Run
+from internalize.lm.probe.probe import probe
+from internalize.lm.probe.probed_models import open_probed_models
+from internalize.lm.training.quiet import quiet_transformers
+from internalize.report import tables as columns
+from internalize.report.tables import Columns
+from internalize.storage.runs import Run
+from internalize.storage.summaries import SOLVED
 
 Row = dict[str, Any]
 EXAMPLES = 1024
@@ -34,7 +34,7 @@ def stalls(folders: Iterable[Path]) -> list[Row]:
 def _row(run: Run) -> Row:
     config, result = run.config, run.result
     asked = ("data", "method", "layers", "layer_loss", "replay", "replay_of", "hidden_loss", "seed")
-    found = probe(open_kept(run.path, examples=EXAMPLES))["accounts"]
+    found = probe(open_probed_models(run.path, examples=EXAMPLES))["accounts"]
     (account,) = (each for each in found if each["stage"] == result["stages"][-1]["stage"])
     return {
         **{key: config[key] for key in asked},

@@ -1,6 +1,6 @@
 """``python -m internalize``: the command, for launchers such as torchrun that take a module."""
 
-from internalize.cli import run
+from internalize.commands.cli import run
 
 if __name__ == "__main__":
     run()

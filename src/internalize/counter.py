@@ -37,6 +37,23 @@ def check_seed(seed: int) -> int:
     return seed
 
 
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds as the command line has them: ``3``, ``0:20`` (0 … 19) or ``0,5,7:9``."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, colon, end = part.partition(":")
+        try:
+            some = range(int(first), int(end)) if colon else range(int(first), int(first) + 1)
+        except ValueError:
+            raise InputError(f"seeds={text!r}: {part!r} is neither a number nor a range like 0:20") from None
+        if len(seeds) + some.stop - some.start > 100_000:
+            raise InputError(f"seeds={text!r} are more than 100000 runs at once")
+        seeds += some
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds={text!r} must name at least one seed, and none twice")
+    return tuple(check_seed(seed) for seed in seeds)
+
+
 def words(seed: int, stream: Stream, start: int, count: int) -> "NDArray[np.uint64]":
     """Words ``start`` … ``start + count − 1`` of a stream of ``seed``."""
     import numpy as np  # here, so that the command line can check a seed without it

@@ -1,6 +1,6 @@
 """What a user did wrong, told apart from what we did wrong."""
 
-from typing import Final
+from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 WRONG: Final = 2
 """Exit status of a request that is refused."""
@@ -16,3 +16,11 @@ class InputError(ValueError):
     The command line turns this, and only this, into one line and exit status 2. A plain ``ValueError``
     out of a library stays a traceback, because it is then our bug.
     """
+
+
+def check_choices(options: object) -> None:
+    """Refuse a value that is none of its field's. The command line does so by itself; Python does not."""
+    for name, kind in get_type_hints(type(options)).items():
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and (value := getattr(options, name)) not in choices:
+            raise InputError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")

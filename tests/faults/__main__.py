@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tools.results import path_of
+
 from internalize import __version__
-from internalize.files import read_json, write_json
-from internalize.results import FOLDER
+from internalize.storage.files import read_json, write_json
 from tests.faults.tally import Tally
 
 FAMILIES: Final = ("kills", "writes", "together", "files", "lines", "numbers", "load")
 """Modules of this folder, each with `campaign` and `LONG`, in the order of the table."""
-STORED: Final = FOLDER / "faults.json"
+STORED: Final = path_of("faults.json")
 Row = dict[str, Any]
 
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final
 from unittest import mock
 
-from internalize import cli
+from internalize.commands import cli
 
 LIMIT: Final = 30.0
 """Seconds after which a command hangs."""

@@ -157,7 +157,7 @@ def _start_server() -> None:
 def _in_child(argv: list[str], below: Path, fault: Fault, heard: Path, small: bool) -> None:
     import torch
 
-    from internalize import cli
+    from internalize.commands import cli
     from tests.faults.commands import make_small
 
     torch.set_num_threads(1)

@@ -65,10 +65,13 @@ COMMANDS: Final[dict[str, Command]] = {
 
 def make_small() -> None:
     """Checkpoints and parts of a sweep's store as often as possible, and a paper that is made in a second."""
-    from internalize import cells, paper, report
-    from internalize.figures.mask import draw_mask
-    from internalize.options import SolveOptions, TrainOptions
-    from internalize.parity import certificates, train
+    from internalize.parity import certificates
+    from internalize.parity.adamw import train
+    from internalize.parity.options import SolveOptions, TrainOptions
+    from internalize.report import page as report
+    from internalize.report import reproduce as paper
+    from internalize.report.figures.mask import draw_mask
+    from internalize.storage import sweep_store as cells
 
     train.CHECKPOINT_SECONDS = -1.0
     cells.ROWS_A_PART, cells._SECONDS_A_SYNC = 7, -1.0  # pyright: ignore[reportAttributeAccessIssue]
@@ -80,7 +83,7 @@ def make_small() -> None:
     certificates.certify = lambda world, only=("mask", "gating"): whole(world, only)
     report.paper_drawings = lambda runs: [draw_mask()]
     report.parts = lambda full: []
-    save: Any = importlib.import_module("internalize.figures.save")  # the package has a function of that name
+    save: Any = importlib.import_module("internalize.report.figures.save")  # the package has a function of that name
     save.svg_bytes = save.pdf_bytes = lambda figure: b"<svg></svg>"  # drawn elsewhere
 
 
@@ -90,8 +93,8 @@ _CLOCK = re.compile(r"second|latency|started|took")
 
 def content(out: Path) -> dict[str, Any]:
     """All that a command has left, by path, but for what depends on the clock, and without who may write."""
-    from internalize.cells import STORE
-    from internalize.sweep import read_cells
+    from internalize.parity.experiments.sweep import read_cells
+    from internalize.storage.sweep_store import STORE
 
     found: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):

@@ -18,8 +18,9 @@ from typing import Final
 import torch
 from safetensors.torch import load
 
-from internalize import cli, results
+from internalize.commands import cli
 from internalize.errors import InputError
+from internalize.report import stored as results
 from tests.faults.asking import Answer, ask, complaints, rooms, tree
 from tests.faults.damages import ANY, DAMAGES, Damage, Kind, code, run_mark
 from tests.faults.made import COMPARE, LM, SOLVE, SWEEP, TRAIN, make, write_data

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from internalize.cells import STORE
-from internalize.sweep import read_cells
+from internalize.parity.experiments.sweep import read_cells
+from internalize.storage.sweep_store import STORE
 from tests.faults.alone import Alone
 from tests.faults.children import Ended, Fault
 from tests.faults.tally import Tally, share_out

@@ -16,7 +16,7 @@ from typing import Any, Final
 import hypothesis
 from hypothesis import strategies as st
 
-from internalize import cli
+from internalize.commands import cli
 from tests.faults.asking import LIMIT, Answer, ask, complaints, rooms, tree
 from tests.faults.made import LM, SOLVE, TRAIN, make, write_data
 from tests.faults.tally import Tally
@@ -78,7 +78,7 @@ class Asked:
     def as_process(self, line: Line) -> list[str]:
         """The same as a process of its own."""
         before = tree(*self.own, self.folder / "made")
-        command = [sys.executable, "-c", "from internalize.cli import run; run()", *line.argv]
+        command = [sys.executable, "-c", "from internalize.commands.cli import run; run()", *line.argv]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=10 * LIMIT, check=False)
         answer = Answer(ended.returncode, ended.stdout, ended.stderr)
         shutil.rmtree(self.own[1] / ".cache", ignore_errors=True)  # what libraries keep there is theirs
@@ -140,7 +140,9 @@ def resumes(draw: st.DrawFn, made: Path) -> tuple[str, list[str], list[str], dic
 
 def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
     """So many lines in this process, a sample of them as processes of their own, and resumed runs with other options."""
-    importlib.import_module("internalize.figures.phase")  # so that what matplotlib keeps in HOME is not taken for ours
+    importlib.import_module(
+        "internalize.report.figures.phase"
+    )  # so that what matplotlib keeps in HOME is not taken for ours
     with rooms(folder) as own:
         asked = Asked(folder, own)
         yield _each("generated command lines", lines(), count * 4 // 5, seed, asked.answer)

@@ -10,15 +10,15 @@ from typing import Final
 
 import polars as pl
 
-from internalize.interrupt import Interrupted
-from internalize.lm.models import OURS
-from internalize.lm.quiet import quiet_transformers
-from internalize.lm.train import train as lm_train
-from internalize.options import SolveOptions, TrainOptions
-from internalize.parity.algorithm import Solving
-from internalize.parity.kept import solve_kept
-from internalize.parity.train import train
-from internalize.runs import Run
+from internalize.lm.training.models import PROMPT_FILE
+from internalize.lm.training.quiet import quiet_transformers
+from internalize.lm.training.train import train as lm_train
+from internalize.parallel.interrupt import Interrupted
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.solve import SolveState
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.runs import Run
 from tests.faults.asking import ask
 from tests.lm_runs import TINY
 
@@ -54,7 +54,7 @@ def make(folder: Path, *, language: bool = True) -> None:
     def stop(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    def stop_solving(solving: Solving) -> None:
+    def stop_solving(solving: SolveState) -> None:
         raise KeyboardInterrupt
 
     folder.mkdir(parents=True)
@@ -73,7 +73,7 @@ def make(folder: Path, *, language: bool = True) -> None:
     if language:
         quiet_transformers()
         lm_train(LM, 0, Run(folder / "lm"))
-        of_others = shutil.ignore_patterns(OURS)  # a model without our digests
+        of_others = shutil.ignore_patterns(PROMPT_FILE)  # a model without our digests
         shutil.copytree(folder / "lm" / "model", folder / "foreign" / "model", ignore=of_others)
         with contextlib.suppress(Interrupted):
             lm_train(LM, 0, Run(folder / "lm-begun"), report=lambda now: stop() if now.done >= 2 else None)

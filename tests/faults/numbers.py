@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from internalize.lm import LmTrainOptions
-from internalize.lm.quiet import quiet_transformers
-from internalize.lm.train import train as lm_train
-from internalize.options import SolveOptions, TrainOptions
-from internalize.parity.algorithm import solve
+from internalize.lm.training.quiet import quiet_transformers
+from internalize.lm.training.train import train as lm_train
+from internalize.parallel.pool import torch_threads
+from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates import World, certify
-from internalize.parity.train import train
-from internalize.runs import Run
-from internalize.workers import torch_threads
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.runs import Run
 from tests.faults.asking import ask, complaints, rooms
 from tests.faults.tally import Tally
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from internalize import cli
+from internalize.commands import cli
 from tests.faults import files
 from tests.faults.asking import Answer
 from tests.faults.damages import DAMAGES

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from internalize import cli
+from internalize.commands import cli
 from tests.faults import lines
 from tests.faults.asking import Answer, complaints
 from tests.faults.words import TINY, Line, commands

@@ -12,7 +12,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from internalize import cli
+from internalize.commands import cli
 from tests.faults.alone import Alone
 from tests.faults.children import Fault
 from tests.faults.commands import one_line

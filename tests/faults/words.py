@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 from hypothesis import strategies as st
 
-from internalize import cli
+from internalize.commands import cli
 
 Name = tuple[str, ...]
 

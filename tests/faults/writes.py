@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from internalize import cli
+from internalize.commands import cli
 from tests.faults.alone import Alone
 from tests.faults.children import GONE, Action, Ended, Fault
 from tests.faults.commands import one_line

@@ -1,1 +1,5 @@
-"""`internalize bench`: the package against the machine and against what one would write without it, as ratios of one run."""
+"""Speed and memory as ratios of one run: `internalize bench`.
+
+`plain.py` is what a user would have written without this package. It is the baseline of two ratios, and imports nothing of ours.
+Start with `run.py`.
+"""

@@ -15,8 +15,8 @@ from typing import Any
 
 from internalize.bench.ratios import Measurement
 from internalize.bench.timing import Json, slope, timed
-from internalize.options import SolveOptions
-from internalize.parity.algorithm import samples_of, solve
+from internalize.parity.algorithm1.solve import samples_of, solve
+from internalize.parity.options import SolveOptions
 
 MEMORY_GOAL = 2.0
 """GiB."""

@@ -1,61 +1,108 @@
-"""The plain implementation in ``benchmarks/plain.py``, which is no part of the package: what a user would have written."""
+"""Log-ICoT on k-parity as one writes it in PyTorch without further thought: the measure of `internalize bench`.
 
-import importlib.util
-from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from typing import Protocol, cast
+Dense T × T attention in every layer, a mask, gates, autograd, torch's AdamW, one run at a time. Nothing of the package is used,
+and nothing is done to be slow: matrices are batched over samples, layers above the stage are not computed, and there is no copy
+that the idea does not ask for. `tests/test_bench.py` checks that its loss and gradients are the package's.
+"""
 
-from torch import Tensor
+import math
 
-from internalize.errors import InputError
-
-PATH = Path(__file__).parents[3] / "benchmarks" / "plain.py"
+import torch
+from torch import Tensor, nn
 
 
-class Task(Protocol):
-    """A parity tree."""
+class PlainTask:
+    """The parity tree over a secret set: bits 0 … n − 1, then the nodes of each level, the root last."""
+
+    def __init__(self, n: int, secret: list[int]) -> None:
+        self.n, self.k = n, len(secret)
+        self.T, self.L = n + self.k - 1, int(math.log2(self.k))
+        self.level_end = [n + self.k - (self.k >> level) for level in range(self.L + 1)]
+        below = list(secret)
+        self.left: list[list[int]] = []
+        self.right: list[list[int]] = []
+        for level in range(1, self.L + 1):
+            self.left.append(below[0::2])
+            self.right.append(below[1::2])
+            below = list(range(self.level_end[level - 1], self.level_end[level]))
+
+    def complete(self, bits: Tensor) -> Tensor:
+        """The bits with the node values behind them."""
+        sequence = torch.empty(len(bits), self.T, dtype=bits.dtype)
+        sequence[:, : self.n] = bits
+        for level in range(self.L):
+            nodes = slice(self.level_end[level], self.level_end[level + 1])
+            sequence[:, nodes] = sequence[:, self.left[level]] * sequence[:, self.right[level]]
+        return sequence
 
     def draw(self, B: int) -> Tensor:
-        """Fresh sequences."""
-        ...
+        """Fresh samples."""
+        return self.complete(torch.randint(0, 2, (B, self.n)) * 2.0 - 1.0)
 
 
-class Plain(Protocol):
-    """What the file has."""
+class PlainTransformer(nn.Module):
+    """Attention by position alone, φ(t) = −cos(πt), and a layer's update where its gates are open."""
 
-    def PlainTask(self, n: int, secret: list[int]) -> Task:
-        """The tree over a secret set."""
-        ...
+    mask: Tensor
+    gates: Tensor
 
-    def PlainTransformer(self, task: Task) -> object:
-        """A new model."""
-        ...
+    def __init__(self, task: PlainTask) -> None:
+        super().__init__()
+        T, end = task.T, task.level_end
+        self.task = task
+        self.W = nn.ParameterList(torch.zeros(T, T) for _ in range(task.L))
+        mask = torch.full((T, T), -1e9).tril()  # a position sees earlier ones …
+        for level in range(1, task.L + 1):
+            mask[end[level - 1] :, end[level - 1] : end[level]] = -1e9  # … and a node none of its own level
+        gates = torch.zeros(task.L, T, dtype=torch.bool)
+        for layer in range(task.L):
+            gates[layer, end[layer] : end[layer + 1]] = True
+        self.register_buffer("mask", mask)
+        self.register_buffer("gates", gates)
 
-    def stage_gradient(self, model: object, sequence: Tensor, stage: int) -> Sequence[Tensor]:
-        """Gradients of a stage, counted from 1."""
-        ...
-
-    def train(self, task: Task, steps: int, batch: int, eval_every: int, eval_samples: int, lr: float) -> object:
-        """A trained model."""
-        ...
-
-
-def available() -> bool:
-    """Whether this is a checkout, which has the file."""
-    return PATH.is_file()
+    def forward(self, D: Tensor, layers: int) -> Tensor:
+        """The states after so many layers."""
+        H = D
+        for layer in range(layers):
+            A = torch.softmax(self.W[layer] + self.mask, dim=0)
+            H = torch.where(self.gates[layer], -torch.cos(torch.pi * (H @ A)), H)
+        return H
 
 
-@cache
-def load() -> Plain:
-    """The file as a module."""
-    if not available():
-        raise InputError(
-            "the plain implementation, benchmarks/plain.py, is in a checkout and not in an installed package"
-        )
-    spec = importlib.util.spec_from_file_location("internalize_benchmarks_plain", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return cast(Plain, module)
+def stage_loss(model: PlainTransformer, sequence: Tensor, stage: int) -> Tensor:
+    """Stage 1, 2, …: the nodes below the stage's level are hidden, the others are shown and supervised."""
+    task, D = model.task, sequence.clone()
+    first = task.level_end[stage - 1]
+    D[:, task.n : first] = 0
+    error = model(D, stage)[:, first:] - sequence[:, first:]
+    return error.square().sum(dim=1).mean() / 2
+
+
+def stage_gradient(model: PlainTransformer, sequence: Tensor, stage: int) -> list[Tensor]:
+    """Gradients of all layers that the stage uses: what one step of Algorithm 1 takes from these samples."""
+    return list(torch.autograd.grad(stage_loss(model, sequence, stage), list(model.W)[:stage]))
+
+
+def accuracy(model: PlainTransformer, sequence: Tensor) -> float:
+    """Share of right answers with no node shown."""
+    D = sequence.clone()
+    D[:, model.task.n :] = 0
+    with torch.no_grad():
+        return float((model(D, model.task.L)[:, -1] * sequence[:, -1] > 0).float().mean())
+
+
+def train(task: PlainTask, steps: int, batch: int, eval_every: int, eval_samples: int, lr: float) -> PlainTransformer:
+    """AdamW through the stages, evaluated now and then: loss and accuracy on held-out samples."""
+    model = PlainTransformer(task)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    held_out = task.draw(eval_samples)
+    for stage in range(1, task.L + 1):
+        for step in range(1, steps + 1):
+            optimizer.zero_grad()
+            stage_loss(model, task.draw(batch), stage).backward()
+            optimizer.step()
+            if step % eval_every == 0:
+                with torch.no_grad():
+                    stage_loss(model, held_out, stage).item()
+                accuracy(model, held_out)
+    return model

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from internalize.bench.ratios import train_together
 from internalize.bench.timing import Json
-from internalize.options import SolveOptions, TrainOptions
-from internalize.parity.algorithm import solve
-from internalize.workers import torch_threads
+from internalize.parallel.pool import torch_threads
+from internalize.parity.algorithm1.solve import solve
+from internalize.parity.options import SolveOptions, TrainOptions
 
 Subject = Literal["solve", "train"]
 ROWS: Final = 12

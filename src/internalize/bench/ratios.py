@@ -4,8 +4,8 @@ r"""What is measured: each ratio, how one repeat of it is made, and its goal.
 | --------------------- | ---------------------------------------------- | ---------------------------------------------- |
 | solve_over_matmul     | `solve`, n = 1024, k = 512                     | float32 `torch.mm` of its gradients' shapes    |
 | literal_over_level    | gradient of one stage, Definition 3 as printed | the same in level form; n = 32, k = 16, B = 256 |
-| plain_over_solve      | Algorithm 1 in `benchmarks/plain.py`, n = 256  | `solve`                                        |
-| loop_over_ensemble    | 64 runs in `benchmarks/plain.py`, in turn      | 64 runs trained together                       |
+| plain_over_solve      | Algorithm 1 in `bench/plain.py`     , n = 256  | `solve`                                        |
+| loop_over_ensemble    | 64 runs in `bench/plain.py`     , in turn      | 64 runs trained together                       |
 | cot_over_internalised | chain written node by node, n = 2k             | one pass of the internalised model             |
 
 What would take too long is measured in part: of the bare products one in sixteen, all being alike; of Algorithm 1 in plain form
@@ -22,17 +22,17 @@ import torch
 from internalize.bench import plain
 from internalize.bench.timing import Json, Seconds, enough, one_over_other, timed
 from internalize.curriculum import Curriculum
-from internalize.options import SolveOptions, TrainOptions
 from internalize.parity import COSINE, LevelTransformer, LiteralTransformer, ParityTree, parity_stages, stage_input
-from internalize.parity.algorithm import samples_of, setting_of, solve
-from internalize.parity.backward import LevelGradients
-from internalize.parity.data import add_trace, draw_bits
-from internalize.parity.latency import measure_latency
-from internalize.parity.loss import stage_loss
-from internalize.parity.recovery import recovered_weights
-from internalize.parity.sparse import SparseModel, chain_writes, level_writes
-from internalize.parity.training import Training
-from internalize.parity.tree import Levels
+from internalize.parity.adamw.ensemble import Training
+from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.algorithm1.solve import samples_of, setting_of, solve
+from internalize.parity.model.backward import LevelGradients
+from internalize.parity.model.latency import measure_latency
+from internalize.parity.model.loss import stage_loss
+from internalize.parity.model.sparse import SparseModel, chain_writes, level_writes
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.task.data import add_trace, draw_bits
+from internalize.parity.task.tree import Levels
 
 _CHUNK: Final = 8192
 _SHARE: Final = 16
@@ -120,7 +120,7 @@ def plain_over_solve(n: int, seed: int) -> Measurement:
     options = SolveOptions(n=n, k=n // 2, seed=seed)
 
     def plainly() -> Seconds:
-        module = plain.load()
+        module = plain
         task = module.PlainTask(n, list(ParityTree.draw(n, n // 2, seed).secret))
         model, sequence = module.PlainTransformer(task), task.draw(_PLAIN_CHUNK)
         total = Seconds(0.0, 0.0)
@@ -146,7 +146,7 @@ def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
     seeds = range(seed, seed + _RUNS)
 
     def in_turn() -> Seconds:
-        module, total = plain.load(), Seconds(0.0, 0.0)
+        module, total = plain, Seconds(0.0, 0.0)
         of_run = (_UPDATES, options.batch, _UPDATES, options.eval_samples, options.lr)
         for own in seeds[:_PLAIN_RUNS]:
             task = module.PlainTask(options.n, list(ParityTree.draw(options.n, options.k, own).secret))

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from internalize.bench import plain
 from internalize.bench.growth import growth, peak_memory
 from internalize.bench.ratios import (
     CHAINS,
@@ -30,13 +29,13 @@ from internalize.bench.ratios import (
 from internalize.bench.timing import Json, over_repeats
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.files import read_json, write_json, writing
-from internalize.interrupt import Interrupted
-from internalize.options import TrainOptions
-from internalize.runs import Run
+from internalize.parallel.interrupt import Interrupted
+from internalize.parity.options import TrainOptions
+from internalize.storage.files import read_json, write_json, writing
+from internalize.storage.runs import Run
 
 RESULT, REPEATS = "bench.json", "repeats.json"
-_OURS = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
+_OWN_FILES = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
 Report = Callable[[int, int, str], None]
 
 
@@ -68,19 +67,12 @@ def all_measurements(sizes: Sizes, seed: int, threads: int, train: TrainOptions 
     ]
 
 
-def chosen(measurements: Sequence[Measurement], only: Sequence[str], say: Callable[[str], None]) -> list[Measurement]:
-    """Those whose name begins as one of ``only``, or all; without a checkout those that need one are left out."""
+def chosen(measurements: Sequence[Measurement], only: Sequence[str]) -> list[Measurement]:
+    """Return the measurements whose name begins with one of ``only``; without any, all of them."""
     for name in only:
         if not any(own.name.startswith(name) for own in measurements):
             raise InputError(f"only={name!r} is none of {', '.join(own.name for own in measurements)}")
-    found = [own for own in measurements if not only or own.name.startswith(tuple(only))]
-    missing = [own for own in found if own.name in ("plain_over_solve", "loop_over_ensemble") and not plain.available()]
-    if missing:
-        names = " and ".join(own.name for own in missing)
-        if len(missing) == len(found):
-            plain.load()
-        say(f"without {names}: benchmarks/plain.py is in a checkout and not in an installed package")
-    return [own for own in found if own not in missing]
+    return [own for own in measurements if not only or own.name.startswith(tuple(only))]
 
 
 def bench(
@@ -147,7 +139,7 @@ def _make(out: Path) -> None:
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         names = [path.name for path in sorted(out.iterdir()) if not path.name.startswith(".")]
-        stranger = next((name for name in names if name not in _OURS), None)
+        stranger = next((name for name in names if name not in _OWN_FILES), None)
     if stranger:
         raise InputError(f"{out} holds {stranger!r}, which is not of a bench; choose another --out")
 

@@ -1,4 +1,5 @@
-"""The subcommands: one file each, a dataclass that is the command line and does the work when called.
+"""The command line: `cli.py` finds the subcommand, and each subcommand has a file of its own.
 
-Heavy imports are inside the calls, so that ``--help`` is quick.
+A subcommand is a dataclass: its fields are the options, and calling it does the work. Heavy imports are inside the calls, so that
+``--help`` is quick. May import everything; nothing imports `commands`.
 """

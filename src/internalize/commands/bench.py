@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from internalize.console import Flag, default_out, print_json, print_table, say, use_device
+from internalize.commands.console import Flag, default_out, print_json, print_table, say, use_device
 from internalize.counter import check_seed
 from internalize.errors import InputError
 
@@ -60,16 +60,16 @@ class Bench:
         use_device("cpu", self.threads)
 
         from internalize.bench.run import FULL, Sizes, all_measurements, asked_for, bench, chosen
-        from internalize.progress import Progress
+        from internalize.commands.progress import ProgressDisplay
 
         if self.profile != "none":
             return self._profile(Sizes().solve)
         sizes = FULL if self.full else Sizes()
-        measurements = chosen(all_measurements(sizes, self.seed, self.threads), self.only, say)
+        measurements = chosen(all_measurements(sizes, self.seed, self.threads), self.only)
         out = self.out or default_out("bench")
         if self.out is None:
             say(f"keeping the repeats in {out}")
-        with Progress("bench") as progress:
+        with ProgressDisplay("bench") as progress:
             found = bench(
                 measurements,
                 out,

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from internalize.console import Flag, print_json, print_table, say, use_device
+from internalize.commands.console import Flag, print_json, print_table, say, use_device
 from internalize.errors import InputError
-from internalize.options import SolveOptions, check_epsilon
+from internalize.parity.options import SolveOptions, check_epsilon
 
 if TYPE_CHECKING:
     from internalize.certificate import Certificate
@@ -55,7 +55,7 @@ class Certify:
     def __call__(self) -> int:
         """Check, show, keep."""
         from internalize.parity.certificates import certify
-        from internalize.runs import Run, begin_runs
+        from internalize.storage.runs import Run, begin_runs
 
         use_device("cpu", self.threads)
         world = self._world()
@@ -79,7 +79,7 @@ class Certify:
 
     def _world(self) -> "World":
         from internalize.parity.certificates import World
-        from internalize.runs import Run
+        from internalize.storage.runs import Run
 
         if self.run is not None:
             for name in ("n", "k", "link", "seed"):

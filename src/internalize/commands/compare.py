@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say
+from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say
 from internalize.curriculum import METHODS, Method
 from internalize.errors import InputError
-from internalize.options import TrainOptions
+from internalize.parity.options import TrainOptions
 
 Of = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Of, tuple[str, ...]] = {
@@ -88,9 +88,9 @@ class Compare:
                 f"variants={', '.join(self.variants)}: --of {self.of} has none; ablations, gates and simplifications do"
             )
 
-        from internalize.compare import CompareOptions
-        from internalize.jobs import Circumstances
-        from internalize.progress import Progress
+        from internalize.commands.progress import ProgressDisplay
+        from internalize.parity.experiments.curricula import CompareOptions
+        from internalize.parity.experiments.jobs import ComparisonSettings
 
         options = CompareOptions(
             sizes=sizes,
@@ -112,8 +112,8 @@ class Compare:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
         lines: list[str] = []
-        with Progress(f"compare {self.of}") as progress:
-            how = Circumstances(
+        with ProgressDisplay(f"compare {self.of}") as progress:
+            how = ComparisonSettings(
                 out,
                 self.resume,
                 self.jobs,
@@ -130,8 +130,8 @@ class Compare:
         return 2 if failed else 0
 
     def _rows(self, options: Any, how: Any, lines: list[str]) -> list[dict[str, Any]]:
-        from internalize.ablations import compare_variants
-        from internalize.compare import compare, compare_latency
+        from internalize.parity.experiments.ablations import compare_variants
+        from internalize.parity.experiments.curricula import compare, compare_latency
 
         match self.of:
             case "curricula":

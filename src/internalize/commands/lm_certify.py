@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from internalize.commands.certify import print_certificates, status, violated_first
-from internalize.console import Flag, print_json, say, use_device
+from internalize.commands.console import Flag, print_json, say, use_device
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,22 @@ class LmCertify:
     def __call__(self) -> int:
         """Check, show, keep."""
         from internalize.certificate import chosen
+        from internalize.commands.progress import ProgressDisplay
         from internalize.counter import check_seed
-        from internalize.lm.certificates import STATEMENTS, World, certify
-        from internalize.lm.quiet import quiet_transformers
-        from internalize.progress import Progress
-        from internalize.runs import Run, begin_runs
+        from internalize.lm.certificates import STATEMENTS, LmWorld, certify
+        from internalize.lm.training.quiet import quiet_transformers
+        from internalize.storage.runs import Run, begin_runs
 
         quiet_transformers()
         device, seed = use_device(self.device, self.threads), check_seed(self.seed)
         names = list(chosen(STATEMENTS, self.only or None))
-        world = World.of_folder(self.run, self.examples, seed=seed, device=device, say=say)
+        world = LmWorld.of_folder(self.run, self.examples, seed=seed, device=device, say=say)
         kept = world.kept
         config = {"run": str(self.run), "data": kept.data, "examples": self.examples, "only": names, "seed": seed}
         with contextlib.ExitStack() as held:
             if self.out is not None:  # refused before the work, not after it
                 held.enter_context(begin_runs([Run(self.out)], "lm-certify", [config], resume=True))
-            progress = held.enter_context(Progress("lm certify"))
+            progress = held.enter_context(ProgressDisplay("lm certify"))
             certificates = violated_first(certify(world, names, progress.show))
             found = {"data": kept.data, "examples": len(kept.examples), "certificates": certificates}
             if self.out is not None:

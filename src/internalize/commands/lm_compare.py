@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
 from internalize.commands.lm_plan import PlanOptions
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
-from internalize.lm.options import Method
+from internalize.lm.options import LmMethod
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LmCompare:
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
-    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = ()
+    methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
     """Which methods to compare. Default: cot, icot, log-icot, pause, none and, where stages end by accuracy, adaptive. cot is
     measured as it is used: it writes its chain."""
     budget: Literal["steps", "tokens", "both"] = "both"
@@ -52,21 +52,21 @@ class LmCompare:
 
     def __call__(self) -> int:
         """Train what is missing, show the rows."""
-        from internalize.lm.quiet import quiet_transformers
-        from internalize.progress import Progress
+        from internalize.commands.progress import ProgressDisplay
+        from internalize.lm.training.quiet import quiet_transformers
 
         seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
         device = use_device(self.device, self.threads)
         quiet_transformers()
 
-        from internalize.lm.compare import compare
-        from internalize.lm.jobs import How
+        from internalize.lm.evaluation.comparison import compare
+        from internalize.lm.evaluation.jobs import ExecutionSettings
 
         out = self.out or default_out("lm-compare")
         if self.out is None:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
-        with Progress(f"lm compare {self.options.data}") as progress:
+        with ProgressDisplay(f"lm compare {self.options.data}") as progress:
             rows = compare(
                 self.options,
                 self.methods,
@@ -75,7 +75,7 @@ class LmCompare:
                 out=out,
                 resume=self.resume,
                 jobs=self.jobs,
-                how=How(device, self.threads, self.checkpoint_steps),
+                how=ExecutionSettings(device, self.threads, self.checkpoint_steps),
                 report=progress.show,
                 refused=lambda folder, reason: failed.append({"run": str(folder), "reason": reason}),
                 say=say,

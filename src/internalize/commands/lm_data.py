@@ -6,9 +6,9 @@ from typing import Annotated
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, print_text, say
+from internalize.commands.console import Flag, print_json, print_table, print_text, say
 from internalize.errors import InputError
-from internalize.lm.tasks import TaskStream, usage
+from internalize.lm.data.tasks import TaskStream, usage
 
 _SHOWN = 10
 
@@ -60,9 +60,9 @@ class LmData:
         return self._check(self.check)
 
     def _write(self) -> int:
-        from internalize.lm.readers import as_json, text_line, write_examples
-        from internalize.lm.source import open_source
-        from internalize.lm.tasks import get_task
+        from internalize.lm.data.readers import as_json, text_line, write_examples
+        from internalize.lm.data.source import open_source
+        from internalize.lm.data.tasks import get_task
 
         task = get_task(self.data, self.seed)
         count = _SHOWN if self.count is None else self.count
@@ -97,8 +97,8 @@ class LmData:
         return 0
 
     def _check(self, path: Path) -> int:
-        from internalize.lm.levels import resolve_levels
-        from internalize.lm.readers import scan
+        from internalize.lm.data.levels import resolve_levels
+        from internalize.lm.data.readers import scan
 
         examples, problems = scan(path)
         if not examples and not problems:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, say, use_device
+from internalize.commands.console import Flag, print_json, print_table, say, use_device
 from internalize.lm.options import CurriculumOptions
 
 if TYPE_CHECKING:
-    from internalize.lm.evaluation import Evaluation, Subject
+    from internalize.lm.evaluation.evaluate import Evaluation, Subject
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class LmEval:
 
     def __call__(self) -> int:
         """Ask, count, show, keep."""
+        from internalize.commands.progress import ProgressDisplay
         from internalize.counter import check_seed
-        from internalize.files import write_atomically
-        from internalize.lm.evaluation import evaluate, open_subject
-        from internalize.lm.quiet import quiet_transformers
-        from internalize.progress import Progress
-        from internalize.runs import Run, begin_runs
+        from internalize.lm.evaluation.evaluate import evaluate, open_subject
+        from internalize.lm.training.quiet import quiet_transformers
+        from internalize.storage.files import write_atomically
+        from internalize.storage.runs import Run, begin_runs
 
         quiet_transformers()
         subject = open_subject(
@@ -89,7 +89,7 @@ class LmEval:
         with contextlib.ExitStack() as held:
             if self.out is not None:  # refused before the work, not after it
                 held.enter_context(begin_runs([Run(self.out)], "lm-eval", [self._config(subject)], resume=True))
-            progress = held.enter_context(Progress("lm eval"))
+            progress = held.enter_context(ProgressDisplay("lm eval"))
             evaluation = evaluate(
                 subject,
                 batch=self.batch,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, print_text, say
-from internalize.lm.options import LmTrainOptions, Method, with_adaptive
+from internalize.commands.console import Flag, print_json, print_table, print_text, say
+from internalize.lm.options import LmMethod, LmTrainOptions, with_adaptive
 
 if TYPE_CHECKING:
-    from internalize.lm.plan import Plan
+    from internalize.lm.evaluation.plan import Plan
 
 FILE = "plan.json"
 
@@ -19,7 +19,7 @@ FILE = "plan.json"
 class PlanOptions(LmTrainOptions):
     """The options of `lm train`; which methods is asked for by --methods."""
 
-    method: Annotated[Method, tyro.conf.Suppress] = "icot"  # with it, --side and --cutoff may be given
+    method: Annotated[LmMethod, tyro.conf.Suppress] = "icot"  # with it, --side and --cutoff may be given
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LmPlan:
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
-    methods: Annotated[tuple[Method, ...], tyro.conf.arg(aliases=("--method",))] = ()
+    methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
     """Which methods to plan; the same data, model and updates a stage for each. Default: icot, icot-steps, log-icot and, where
     stages end by accuracy, adaptive."""
     by: Literal["stages", "steps"] = "stages"
@@ -58,10 +58,10 @@ class LmPlan:
 
     def __call__(self) -> int:
         """Plan, show, keep."""
-        from internalize.files import write_json, writing
-        from internalize.lm.flops import Gpu
-        from internalize.lm.plan import plan
-        from internalize.lm.quiet import quiet_transformers
+        from internalize.lm.evaluation.flops import Gpu
+        from internalize.lm.evaluation.plan import plan
+        from internalize.lm.training.quiet import quiet_transformers
+        from internalize.storage.files import write_json, writing
 
         quiet_transformers()
         gpu = Gpu(self.gpu_flops, self.utilisation)

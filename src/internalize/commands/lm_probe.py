@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, print_text, say, use_device
+from internalize.commands.console import Flag, print_json, print_table, print_text, say, use_device
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,18 @@ class LmProbe:
 
     def __call__(self) -> int:
         """Read, show, keep, draw."""
+        from internalize.commands.progress import ProgressDisplay
         from internalize.counter import check_seed
-        from internalize.lm.kept import open_kept
-        from internalize.lm.probe import probe
-        from internalize.lm.quiet import quiet_transformers
-        from internalize.progress import Progress
-        from internalize.runs import Run, begin_runs
+        from internalize.lm.probe.probe import probe
+        from internalize.lm.probe.probed_models import open_probed_models
+        from internalize.lm.training.quiet import quiet_transformers
+        from internalize.storage.runs import Run, begin_runs
 
         quiet_transformers()
         device, seed = use_device(self.device, self.threads), check_seed(self.seed)
-        kept = open_kept(self.run, self.data, self.examples, stage=self.stage, seed=seed, device=device, say=say)
+        kept = open_probed_models(
+            self.run, self.data, self.examples, stage=self.stage, seed=seed, device=device, say=say
+        )
         config = {
             "run": str(self.run),
             "data": kept.data,
@@ -75,11 +77,11 @@ class LmProbe:
         with contextlib.ExitStack() as held:
             if self.out is not None:  # refused before the work, not after it
                 held.enter_context(begin_runs([Run(self.out)], "lm-probe", [config], resume=True))
-            progress = held.enter_context(Progress("lm probe"))
+            progress = held.enter_context(ProgressDisplay("lm probe"))
             result = probe(kept, self.hidden, progress.show)
             if self.figure is not None:
-                from internalize.figures import save
-                from internalize.figures.reading import draw_reading
+                from internalize.report.figures import save
+                from internalize.report.figures.reading import draw_reading
 
                 drawing = draw_reading(result)
                 result["figure"] = str(save(drawing.figure, self.figure, drawing.name))

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, run_folders, say, use_device
+from internalize.commands.console import (
+    Flag,
+    chosen_seeds,
+    default_out,
+    print_json,
+    print_table,
+    run_folders,
+    say,
+    use_device,
+)
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
 
@@ -48,9 +57,9 @@ class LmTrain:
 
     def __call__(self) -> int:
         """Train, show, keep."""
-        from internalize.lm.quiet import quiet_transformers
-        from internalize.progress import Progress
-        from internalize.runs import Run
+        from internalize.commands.progress import ProgressDisplay
+        from internalize.lm.training.quiet import quiet_transformers
+        from internalize.storage.runs import Run
 
         seeds = chosen_seeds(self.seed, self.seeds, self.out, resume=self.resume)
         if self.checkpoint_steps < 1:
@@ -60,8 +69,8 @@ class LmTrain:
         device = use_device(self.device, self.threads)
         quiet_transformers()
 
-        from internalize.lm.train import Progress as Report
-        from internalize.lm.train import train
+        from internalize.lm.training.train import LmTrainProgress as Report
+        from internalize.lm.training.train import train
 
         first = os.environ.get("RANK", "0") == "0"  # of a launcher's processes, the one that speaks
         if self.out is None:
@@ -70,9 +79,9 @@ class LmTrain:
             say(f"keeping the run in {out}")
         results: list[dict[str, object]] = []
         for seed, folder in zip(seeds, folders, strict=True):
-            with Progress(f"lm train {self.options.data} {self.options.method} seed {seed}") as progress:
+            with ProgressDisplay(f"lm train {self.options.data} {self.options.method} seed {seed}") as progress:
 
-                def report(now: Report, progress: Progress = progress) -> None:
+                def report(now: Report, progress: ProgressDisplay = progress) -> None:
                     seen = f"stage {now.metrics['stage']}/{now.stages}  loss {now.metrics['loss']:.4g}  "
                     progress.show(now.done, now.total, f"{seen}exact match {now.metrics['exact_match']:.3f}")
 

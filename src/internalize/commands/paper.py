@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from internalize.console import Flag, print_json, print_text, say
+from internalize.commands.console import Flag, print_json, print_text, say
 from internalize.errors import InputError
-from internalize.paper import FULL
+from internalize.report.reproduce import FULL
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Paper:
 
     def __call__(self) -> int:
         """Train, draw, write."""
+        from internalize.commands.progress import ProgressDisplay
         from internalize.counter import check_seed
-        from internalize.full import run_full
-        from internalize.paper import reproduce
-        from internalize.progress import Progress
+        from internalize.report.full import run_full
+        from internalize.report.reproduce import reproduce
 
         if self.processes < 1:
             raise InputError(f"processes={self.processes} must be at least 1")
         first_seed = check_seed(self.seed)
         if self.full:
             run_full(self.out / FULL, self.processes, say)
-        with Progress("paper") as progress:
+        with ProgressDisplay("paper") as progress:
             result = reproduce(
                 self.out,
                 first_seed=first_seed,

@@ -6,8 +6,8 @@ from typing import Any
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table
-from internalize.options import StepOptions
+from internalize.commands.console import Flag, print_json, print_table
+from internalize.parity.options import StepOptions
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Predict:
 
     def __call__(self) -> int:
         """Compute, show, keep."""
-        from internalize.parity.prediction import Setting, predict
-        from internalize.runs import Run, begin_runs
+        from internalize.parity.theory.prediction import Setting, predict
+        from internalize.storage.runs import Run, begin_runs
 
         setting = Setting(**asdict(self.options))
         prediction = predict(setting, self.samples, self.epsilon)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, print_json, print_table, say
+from internalize.commands.console import Flag, print_json, print_table, say
 from internalize.errors import InputError
-from internalize.where import condition, is_value
+from internalize.storage.conditions import condition, is_value
 
 _USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path")
 
@@ -34,7 +34,7 @@ class Runs:
 
     def __call__(self) -> int:
         """Read and print."""
-        from internalize.runs import list_runs
+        from internalize.storage.runs import list_runs
 
         if not self.root.is_dir():
             raise InputError(f"{self.root} is not a folder; name the one that holds the runs")

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, run_folders, say, use_device
-from internalize.options import SolveOptions
+from internalize.commands.console import (
+    Flag,
+    chosen_seeds,
+    default_out,
+    print_json,
+    print_table,
+    run_folders,
+    say,
+    use_device,
+)
+from internalize.parity.options import SolveOptions
 
 if TYPE_CHECKING:
-    from internalize.parity.algorithm import Solving
+    from internalize.parity.algorithm1.solve import SolveState
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,11 @@ class Solve:
 
     def __call__(self) -> int:
         """Solve, show, keep."""
-        from internalize.parity.algorithm import samples_of
-        from internalize.parity.forms import stages_of
-        from internalize.parity.kept import solve_config, solve_kept
-        from internalize.progress import Progress
-        from internalize.runs import Run
+        from internalize.commands.progress import ProgressDisplay
+        from internalize.parity.algorithm1.checkpoints import solve_config, solve_kept
+        from internalize.parity.algorithm1.forms import stages_of
+        from internalize.parity.algorithm1.solve import samples_of
+        from internalize.storage.runs import Run
 
         use_device(self.options.device, self.threads, self.options.dtype)
         seeds = chosen_seeds(self.options.seed, self.seeds, self.out, resume=self.resume)
@@ -66,7 +75,7 @@ class Solve:
         with ExitStack() as stack:
             first = _join_processes(stack)
             title = f"solve n={self.options.n} k={self.options.k}"
-            progress = stack.enter_context(Progress(title)) if first else None
+            progress = stack.enter_context(ProgressDisplay(title)) if first else None
             stages = len(stages_of(self.options))
             rows: list[dict[str, object]] = []
             for seed, folder in zip(seeds, folders, strict=True) if first else ():  # all are begun, or none
@@ -77,7 +86,7 @@ class Solve:
                 say(f"keeping the run in {out}")
             for number, (seed, folder) in enumerate(zip(seeds, folders, strict=True)):
 
-                def on_stage(solving: "Solving", seed: int = seed, number: int = number) -> None:
+                def on_stage(solving: "SolveState", seed: int = seed, number: int = number) -> None:
                     record = solving.records[-1]
                     seen = f"seed {seed}  stage {record.stage}/{stages}  margin {record.margin:.2f} K"
                     if progress:

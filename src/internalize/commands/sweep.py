@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, say
+from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say
 from internalize.errors import InputError
-from internalize.grid import Kind, parse_grid
+from internalize.parity.experiments.grid import Kind, parse_grid
 
 if TYPE_CHECKING:
-    from internalize.sweep import Pool
+    from internalize.parity.experiments.sweep import Pool
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class _Cells:
                 f"{count} of {count + len(grid.settings)} combinations are not possible, and left out: {grid.left_out[0]}"
             )
 
-        from internalize.progress import Progress
-        from internalize.sweep import sweep
+        from internalize.commands.progress import ProgressDisplay
+        from internalize.parity.experiments.sweep import sweep
 
         out = self.out or default_out("sweep")
         if self.out is None:
             say(f"keeping the cells in {out}")
-        with Progress(f"sweep {self.kind}") as progress:
+        with ProgressDisplay(f"sweep {self.kind}") as progress:
             found = sweep(
                 grid.settings,
                 seeds,
@@ -78,8 +78,8 @@ class _Cells:
         return False
 
     def _pool(self) -> "Pool":
-        from internalize.cluster import load_ray, run_on_ray
-        from internalize.workers import run_all
+        from internalize.parallel.cluster import load_ray, run_on_ray
+        from internalize.parallel.pool import run_all
 
         if self.jobs is not None and not 1 <= self.jobs <= 1024:
             raise InputError(f"jobs={self.jobs} is outside 1 … 1024")
@@ -149,15 +149,15 @@ class SweepShow:
 
     def __call__(self) -> int:
         """Read, count, draw."""
-        from internalize.sweep import keep_where, read_cells, success_rates, varied
+        from internalize.parity.experiments.sweep import keep_where, read_cells, success_rates, varied
 
         cells = keep_where(read_cells(self.store), self.where)
         by = self.by or tuple(varied(cells))
         if self.figure is None:
             found: dict[str, Any] = {"by": list(by), "rows": success_rates(cells, by)}
         else:
-            from internalize.figures import save
-            from internalize.figures.phase import draw_phase, phase_of
+            from internalize.report.figures import save
+            from internalize.report.figures.phase import draw_phase, phase_of
 
             found = phase_of(cells, by)
             drawing = draw_phase(**found)

@@ -5,8 +5,17 @@ from pathlib import Path
 
 import tyro
 
-from internalize.console import Flag, chosen_seeds, default_out, print_json, print_table, run_folders, say, use_device
-from internalize.options import TrainOptions
+from internalize.commands.console import (
+    Flag,
+    chosen_seeds,
+    default_out,
+    print_json,
+    print_table,
+    run_folders,
+    say,
+    use_device,
+)
+from internalize.parity.options import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -43,16 +52,16 @@ class Train:
 
     def __call__(self) -> int:
         """Train, show, keep."""
-        from internalize.parity.train import Progress as Report
-        from internalize.parity.train import train
-        from internalize.progress import Progress
-        from internalize.runs import Run
+        from internalize.commands.progress import ProgressDisplay
+        from internalize.parity.adamw.train import TrainProgress as Report
+        from internalize.parity.adamw.train import train
+        from internalize.storage.runs import Run
 
         seeds = chosen_seeds(self.seed, self.seeds, self.out, resume=self.resume)
         out = self.out or default_out("train")
         folders = run_folders(out, seeds, several=bool(self.seeds))
 
-        with Progress(f"train n={self.options.n} k={self.options.k} {self.options.curriculum}") as progress:
+        with ProgressDisplay(f"train n={self.options.n} k={self.options.k} {self.options.curriculum}") as progress:
 
             def report(now: Report) -> None:
                 if now.done == 0 and self.out is None:

@@ -18,15 +18,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from internalize.lm.example import Example
+from internalize.lm.data.example import Example
+from internalize.lm.data.readers import from_dataset, read_examples
+from internalize.lm.data.source import of_examples, of_task, open_source
+from internalize.lm.data.tasks import Task, TaskStream
 from internalize.lm.options import CurriculumOptions, LmTrainOptions
-from internalize.lm.readers import from_dataset, read_examples
-from internalize.lm.source import of_examples, of_task, open_source
-from internalize.lm.tasks import Task, TaskStream
 
 if TYPE_CHECKING:
-    from internalize.lm.evaluation import ask
-    from internalize.lm.internalization import Internalization
+    from internalize.lm.evaluation.evaluate import ask
+    from internalize.lm.training.internalization import Internalization
 
 __all__ = [
     "CurriculumOptions",
@@ -46,11 +46,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:  # what needs torch and transformers is imported when it is asked for
     if name == "Internalization":
-        from internalize.lm.internalization import Internalization
+        from internalize.lm.training.internalization import Internalization
 
         return Internalization
     if name == "ask":
-        from internalize.lm.evaluation import ask
+        from internalize.lm.evaluation.evaluate import ask
 
         return ask
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

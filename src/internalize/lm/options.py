@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from internalize.curriculum import Curriculum, Side, doubling
-from internalize.errors import InputError
-from internalize.options import check_choices
+from internalize.errors import InputError, check_choices
 
-Method = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "adaptive", "pause"]
-METHODS: Final[tuple[Method, ...]] = get_args(Method)
+LmMethod = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "adaptive", "pause"]
+LM_METHODS: Final[tuple[LmMethod, ...]] = get_args(LmMethod)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
@@ -23,7 +22,7 @@ ReplayOf = Literal["auto", Replay]
 class CurriculumOptions:
     """How the chain of thought is taken away from a text."""
 
-    method: Method = "adaptive"
+    method: LmMethod = "adaptive"
     """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. doubling: 1, 2, 4, …
     tokens at a time. log-icot: level by level where levels are known, else half of what remains. adaptive: everything
     at once; if that stalls as log-icot, and a stage of it that stalls is tried again with half as many steps. pause: no
@@ -180,7 +179,7 @@ class ScheduleOptions:
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class LmModelOptions:
     """Which model is trained."""
 
     model: str = ""
@@ -212,7 +211,7 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
+class LmTrainOptions(CurriculumOptions, ScheduleOptions, LmModelOptions):
     """Train a causal language model through the stages of a curriculum on text."""
 
     data: str = "parity:n=16,k=8"
@@ -256,7 +255,7 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
     def __post_init__(self) -> None:
         CurriculumOptions.__post_init__(self)
         ScheduleOptions.__post_init__(self)
-        ModelOptions.__post_init__(self)
+        LmModelOptions.__post_init__(self)
         at_least = {"batch": 1, "accumulate": 1, "warmup": 0, "eval_every": 1, "eval_examples": 1, "test_examples": 1}
         for name, least in at_least.items():
             if getattr(self, name) < least:
@@ -276,7 +275,7 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, ModelOptions):
             raise InputError(f"beta2={self.beta2} must be between 0 and 1")
 
 
-def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:
+def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:
     """The options for another method: what does not belong to it is left out."""
     left_out: dict[str, Any] = {}
     if method not in ("icot", "icot-steps"):
@@ -288,6 +287,6 @@ def with_method(options: LmTrainOptions, method: Method) -> LmTrainOptions:
     return replace(options, method=method, **left_out)
 
 
-def with_adaptive(methods: tuple[Method, ...], options: LmTrainOptions) -> tuple[Method, ...]:
+def with_adaptive(methods: tuple[LmMethod, ...], options: LmTrainOptions) -> tuple[LmMethod, ...]:
     """The methods and, where stages end by accuracy, adaptive."""
     return (*methods, "adaptive") if options.advance == "accuracy" else methods

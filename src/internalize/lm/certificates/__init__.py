@@ -1,6 +1,6 @@
 """What of the paper's statements carries over to an ordinary transformer that was trained on parity, as certificates.
 
-    certify(World.of_folder(Path("runs/…")))       a run of `lm train`, with --keep-stages for the statement about stages
+    certify(LmWorld.of_folder(Path("runs/…")))       a run of `lm train`, with --keep-stages for the statement about stages
 
 The paper proves them of its own model: L = log2 k layers, attention by position alone, nodes at fixed places. An ordinary model
 has heads, MLPs, a residual stream and more layers than it needs, and nobody has proved anything about it. So each bound
@@ -11,13 +11,13 @@ paper. All is measured on the last stage's model with everything hidden, but for
 from collections.abc import Callable, Sequence
 
 from internalize.certificate import Certificate, Finding, Statement, chosen
-from internalize.lm.certificates.attention import child_attention, child_mass
-from internalize.lm.certificates.reading import answer, frozen_nodes, hidden_nodes
-from internalize.lm.certificates.world import World
+from internalize.lm.certificates.child_attention import child_attention, child_mass
+from internalize.lm.certificates.hidden_nodes import answer, frozen_nodes, hidden_nodes
+from internalize.lm.certificates.world import LmWorld
 
-__all__ = ["STATEMENTS", "World", "certify"]
+__all__ = ["STATEMENTS", "LmWorld", "certify"]
 
-STATEMENTS: dict[str, Statement[World]] = {
+STATEMENTS: dict[str, Statement[LmWorld]] = {
     "child-attention": Statement(
         'after Definition "Well-trained layer"',
         "each child of a node gets ½ of the attention; here, in some head, at least half of that",
@@ -44,7 +44,7 @@ STATEMENTS: dict[str, Statement[World]] = {
 
 
 def certify(
-    world: World,
+    world: LmWorld,
     only: Sequence[str] | None = None,
     report: Callable[[int, int, str], None] = lambda done, total, seen: None,
 ) -> list[Certificate]:

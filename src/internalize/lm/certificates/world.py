@@ -17,29 +17,29 @@ from typing import Any, Final
 from torch import Tensor
 
 from internalize.errors import InputError
-from internalize.lm.discriminant import Discriminant, fit
-from internalize.lm.evaluation import our_run
-from internalize.lm.kept import Kept, Say, open_kept
-from internalize.lm.probe import child_positions, fitting_half, sequences_of, stage_budget
-from internalize.lm.signal import mean_attention
-from internalize.lm.states import Readings, Sequences, read_states
-from internalize.lm.tasks import get_task, is_task
-from internalize.lm.tasks.parity import Parity
-from internalize.lm.train import kept_stages
+from internalize.lm.data.tasks import get_task, is_task
+from internalize.lm.data.tasks.parity import Parity
+from internalize.lm.evaluation.evaluate import our_run
+from internalize.lm.probe.discriminant import Discriminant, fit
+from internalize.lm.probe.gradient_signal import mean_attention
+from internalize.lm.probe.probe import child_positions, fitting_half, sequences_of, stage_budget
+from internalize.lm.probe.probed_models import ProbedModels, Say, open_probed_models
+from internalize.lm.probe.states import Readings, Sequences, read_states
+from internalize.lm.training.train import kept_stages
 
 ERROR: Final = 0.01
 """Largest share of questions that a reading may get wrong: what is solved in this project is right in 99 %."""
 
 
 @dataclass(frozen=True)
-class World:
+class LmWorld:
     """The models of a run on parity, its tree, and where the nodes are. The root is the last node."""
 
-    kept: Kept
+    kept: ProbedModels
     task: Parity
 
     @classmethod
-    def of(cls, kept: Kept) -> "World":
+    def of(cls, kept: ProbedModels) -> "LmWorld":
         """The world of models that were trained on parity, every node being one token."""
         task = get_task(kept.data, kept.seed) if is_task(kept.data) else None
         if not isinstance(task, Parity):
@@ -51,13 +51,13 @@ class World:
     @classmethod
     def of_folder(
         cls, folder: Path, examples: int = 2048, *, seed: int = 0, device: str = "cpu", say: Say = lambda line: None
-    ) -> "World":
+    ) -> "LmWorld":
         """The world of a run of `lm train`, with the stages that it has kept, or of a model that one wrote."""
         run = our_run(folder, "lm certify")
         if run and not (run.path / "model").exists():
             raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
         where = folder if run is None or kept_stages(run) else run.path / "model"
-        return cls.of(open_kept(where, examples=examples, seed=seed, device=device, say=say))
+        return cls.of(open_probed_models(where, examples=examples, seed=seed, device=device, say=say))
 
     @cached_property
     def levels(self) -> list[int]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from internalize.certificate import Finding, not_applicable
 from internalize.parity.certificates.world import World
-from internalize.parity.link import link_faults
+from internalize.parity.model.link import link_faults
 
 ROUNDING: Final = 1e-12
 """How far two ways to compute one number of size 1 in float64 may be apart, after L ≤ 20 layers of at most 10^4 terms."""

@@ -39,8 +39,8 @@ from torch import Tensor
 
 from internalize.certificate import Finding
 from internalize.parity.certificates.world import World
-from internalize.parity.data import add_trace
-from internalize.parity.tree import ParityTree
+from internalize.parity.task.data import add_trace
+from internalize.parity.task.tree import ParityTree
 
 _SECRETS, _BATCH, _SQUARES = 16, 500, 32
 

@@ -20,7 +20,7 @@ import torch
 
 from internalize.certificate import Finding
 from internalize.parity.certificates.world import World
-from internalize.parity.freezing import curvature
+from internalize.parity.theory.freezing import curvature
 
 
 def collapse(world: World) -> Finding:

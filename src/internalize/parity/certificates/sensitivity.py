@@ -25,7 +25,7 @@ from torch import Tensor
 from internalize.certificate import Finding
 from internalize.parity.certificates.architecture import gradients, positions
 from internalize.parity.certificates.world import World
-from internalize.parity.freezing import steepness
+from internalize.parity.theory.freezing import steepness
 
 _SAMPLES = 2
 _ROWS, _PROBES = 64, 16

@@ -16,14 +16,14 @@ from dataclasses import replace
 import torch
 
 from internalize.certificate import Finding, not_applicable
-from internalize.options import SolveOptions
-from internalize.parity.algorithm import solve
+from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates.architecture import ROUNDING
 from internalize.parity.certificates.training import declared_masses
 from internalize.parity.certificates.world import World
-from internalize.parity.freezing import drifts
-from internalize.parity.mask import level_mask
-from internalize.parity.prediction import theorem_log10_n
+from internalize.parity.model.mask import level_mask
+from internalize.parity.options import SolveOptions
+from internalize.parity.theory.freezing import drifts
+from internalize.parity.theory.prediction import theorem_log10_n
 
 _TRIALS, _TRIAL_N, _TRIAL_NUMBERS = 25, 32, 5_000_000
 """Runs with other seeds are made up to this n, and if a stage's batch has no more than so many numbers."""

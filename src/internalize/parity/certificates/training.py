@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from internalize.certificate import Finding, not_applicable
+from internalize.parity.algorithm1.recovery import quantise, recovered_columns, split
 from internalize.parity.certificates.architecture import ROUNDING
 from internalize.parity.certificates.world import World
-from internalize.parity.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
-from internalize.parity.recovery import quantise, recovered_columns, split
+from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
 
 _CHUNK = 8192
 

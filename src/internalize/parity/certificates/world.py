@@ -36,18 +36,18 @@ from torch import Tensor, nn
 from internalize.counter import Stream
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
-from internalize.options import SolveOptions
-from internalize.parity.certificates.reading import ingredients_of_run, ingredients_of_solve
-from internalize.parity.data import add_trace, draw_bits
-from internalize.parity.gates import paper_gates
-from internalize.parity.link import COSINE, Link
-from internalize.parity.loss import stage_loss
-from internalize.parity.mask import level_mask, masked_softmax
-from internalize.parity.prediction import Setting
-from internalize.parity.stages import ParityStage, parity_stages
-from internalize.parity.tree import Levels, ParityTree
-from internalize.parity.weights import full_weights, level_parts, weight_shapes
-from internalize.runs import Run
+from internalize.parity.certificates.ingredients import ingredients_of_run, ingredients_of_solve
+from internalize.parity.model.gates import paper_gates
+from internalize.parity.model.link import COSINE, Link
+from internalize.parity.model.loss import stage_loss
+from internalize.parity.model.mask import level_mask, masked_softmax
+from internalize.parity.model.weights import full_weights, level_parts, weight_shapes
+from internalize.parity.options import SolveOptions
+from internalize.parity.task.data import add_trace, draw_bits
+from internalize.parity.task.stages import ParityStage, parity_stages
+from internalize.parity.task.tree import Levels, ParityTree
+from internalize.parity.theory.prediction import Setting
+from internalize.storage.runs import Run
 
 Layers = tuple[Tensor, ...]
 

@@ -1,0 +1,105 @@
+"""What commands print and how: results on standard output, everything else on standard error."""
+
+import io
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from internalize.counter import check_seed, parse_seeds
+from internalize.errors import InputError
+
+Flag = tyro.conf.FlagCreatePairsOff
+"""A switch that is either given or not: --json, and no --no-json."""
+
+
+def say(line: str) -> None:
+    """One line to the user, on standard error."""
+    print(f"internalize: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def default_out(kind: str) -> Path:
+    """A new run folder below ``runs/``, for a command that was given none."""
+    name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    named = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
+    return next(path for path in named if not path.exists())  # a process may ask twice in a second
+
+
+def print_text(text: str) -> None:
+    """Text on standard output."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        raise  # a reader that has had enough is no error: `cli.run` ends quietly
+    except OSError as error:
+        quiet_stdout()
+        raise InputError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def quiet_stdout() -> None:
+    """Let the interpreter flush into nothing when it exits, not once more into what has just failed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on standard output, finite numbers only."""
+    print_text(json.dumps(value, allow_nan=False))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Rows on standard output, one line each; in a pipe or a file nothing is cut off."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(column))) for column in columns))  # Text: [x] in a path is no markup
+    width = None if sys.stdout.isatty() else 10_000
+    laid_out = io.StringIO()
+    Console(file=laid_out, width=width).print(table)
+    print_text("\n".join(line.rstrip() for line in laid_out.getvalue().splitlines()))
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def use_device(name: str, threads: int, dtype: str = "float32") -> str:
+    """Make torch use that many threads, and return the device if it can be used here, in that precision."""
+    import torch
+
+    if not 1 <= threads <= 1024:
+        raise InputError(f"threads={threads} is outside 1 … 1024")
+    torch.set_num_threads(threads)
+    try:
+        if torch.device(name).type not in ("cpu", "cuda", "mps"):
+            raise InputError(f"device={name!r} is not cpu, cuda or mps")
+        torch.empty(0, device=name, dtype=getattr(torch, dtype))
+    except (RuntimeError, AssertionError, TypeError) as error:  # built without CUDA; a device that has no float64
+        raise InputError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return name
+
+
+def run_folders(out: Path, seeds: Sequence[int], *, several: bool) -> list[Path]:
+    """Of a command with --seed and --seeds: --out itself, or a folder in it for each of several seeds."""
+    from internalize.storage.runs import Run
+
+    if several and Run(out).exists:
+        raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")
+    return [out / f"seed-{seed}" for seed in seeds] if several else [out]
+
+
+def chosen_seeds(seed: int, seeds: str, out: Path | None, *, resume: bool) -> tuple[int, ...]:
+    """The seeds that a command with --seed, --seeds, --out and --resume is asked for; refuses what contradicts itself."""
+    if resume and out is None:
+        raise InputError("--resume needs --out: the folder of the run to continue")
+    if seeds and seed:
+        raise InputError(f"give --seed {seed} or --seeds {seeds}, not both")
+    return parse_seeds(seeds) if seeds else (check_seed(seed),)

@@ -1,0 +1,63 @@
+"""Progress on standard error: a bar on a terminal, plain lines now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class ProgressDisplay:
+    """Shows how much of some work is done, what was seen last, and the time left."""
+
+    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+        self._title = title
+        self._stream = stream or sys.stderr
+        self._began = self._shown = time.monotonic()
+        self._first: float | None = None
+        self._bar = None
+        if self._stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[seen]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Bar(*columns, console=Console(file=self._stream), transient=True)
+            self._task = self._bar.add_task(title, total=None, seen="")
+
+    def __enter__(self) -> "ProgressDisplay":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, done: float, total: float, seen: str) -> None:
+        """Now ``done`` of ``total``; ``seen`` says what was measured last."""
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(self._task, completed=done, total=total, seen=seen)
+        elif done >= total or now - self._shown >= SECONDS_BETWEEN_LINES:
+            self._shown = now
+            print(
+                f"{self._title}: {done:g}/{total:g}  {seen}{self._left(now, done, total)}",
+                file=self._stream,
+                flush=True,
+            )
+        if self._first is None:
+            self._first, self._began = done, now
+
+    def _left(self, now: float, done: float, total: float) -> str:
+        if self._first is None or done <= self._first or done >= total:
+            return ""
+        return f"  {(now - self._began) / (done - self._first) * (total - done):.0f} s left"

@@ -1,6 +1,0 @@
-"""The paper's figures, one module each: take a tree or runs, return a `Drawing`. `save` writes it as SVG and PDF."""
-
-from internalize.figures.drawing import Drawing
-from internalize.figures.save import save
-
-__all__ = ["Drawing", "save"]

@@ -1,0 +1,105 @@
+"""Hidden nodes: there in time, left alone by later stages, and the answer that they are for."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from internalize.certificate import Finding, not_applicable
+from internalize.lm.certificates.world import ERROR, LmWorld
+from internalize.lm.probe.probe import sequences_of, stage_budget
+from internalize.lm.probe.states import Cells, at_positions, read_states
+from internalize.lm.training.generation import generate_answers
+
+
+def hidden_nodes(world: LmWorld) -> Finding:
+    """Every hidden node is there in time: error of a linear probe at the position that predicts it, least over the layers that it
+    may use, at the worst node.
+
+    The paper has the state itself within δ of the truth. A probe says that a node can be read, not that it was computed: of few
+    bits a wide layer gives away everything. So each node has a control, the parity of its bits with one of them exchanged,
+    which nobody asked for; where a control can be read as well the verdict is vacuous.
+    """
+    if world.silent:
+        return not_applicable(world.silent)
+    if world.task.k == 2:
+        return not_applicable("k=2 has no hidden nodes")
+    cells, nodes = world.sequences.cells, range(world.task.k - 2)
+
+    def least(node: int, labels: Tensor) -> float:
+        at = (at_positions(world.readings.states[layer], cells.predicted[:, node]) for layer in world.usable(node))
+        return min(world.probe(states, labels)[1] for states in at)
+
+    errors = [least(node, cells.tokens[:, node]) for node in nodes]
+    controls = [least(node, _control(world, node)) for node in nodes]
+    worst, easiest = max(nodes, key=errors.__getitem__), min(nodes, key=controls.__getitem__)
+    where = f"{world.name(worst)}; of controls, that of {world.name(easiest)} is read best, with error {controls[easiest]:.3f}"
+    return Finding(errors[worst], ERROR, where, vacuous=controls[easiest] <= ERROR)
+
+
+def _control(world: LmWorld, node: int) -> Tensor:
+    """The parity of a node's bits but the last, and of another one: outside of the secret set, if there is one there."""
+    own, known = world.leaves(node), {world.leaves(other) for other in range(world.task.k - 1)}
+    others = sorted(set(range(world.task.n)) - own, key=lambda bit: (bit in world.task.secret, bit))
+    sets = (own - {max(own)} | {bit} for bit in others)
+    chosen_bits = sorted(next(each for each in sets if each not in known))
+    bits = torch.tensor([[int(word) for word in example.question.split()] for example in world.kept.examples])
+    return bits[:, chosen_bits].sum(1) % 2
+
+
+def frozen_nodes(world: LmWorld) -> Finding:
+    """What a stage had hidden the next one leaves as it was: how often a probe that was fitted to the states of the one reads
+    something else in those of the other, least over the layers that the node may use and the earlier model has it in, at the worst
+    node of all stages that were kept and led to the final model.
+
+    The paper's trained layers keep their weights. Here all weights move, and what is asked is that the same direction in the same
+    layer still says the same. Nodes that the earlier stage does not have are no part of it.
+    """
+    if world.silent:
+        return not_applicable(world.silent)
+    if len(world.kept.folders) < 2:
+        return not_applicable("the stages were not kept: lm train --keep-stages does")
+    found: list[tuple[float, int, int]] = []
+    missing = 0
+    for before, after in world.kept.lineage:
+        stages = world.kept.stages
+        hidden = ~sequences_of(world.kept, stage_budget(stages, min(before - 1, stages.last))).cells.shown
+        nodes = [node for node in range(world.task.k - 2) if bool(hidden[:, node].all())]
+        if not nodes:
+            continue
+        given = sequences_of(world.kept, stage_budget(stages, min(after - 1, stages.last)))
+        one, other = (read_states(world.kept.model(stage), given).states for stage in (before, after))
+        for node in nodes:
+            moved = _moved(world, given.cells, node, one, other)
+            missing += moved is None
+            found += [] if moved is None else [(moved, node, after)]
+    left_out = f"; {missing} that a stage had hidden without having them are left out" if missing else ""
+    if not found:
+        return not_applicable(f"no stage but the last hides a node that its model has{left_out}")
+    worst, node, stage = max(found, key=lambda each: (math.isnan(each[0]), *each))
+    return Finding(worst, ERROR, f"{world.name(node)} in stage {stage}{left_out}")
+
+
+def _moved(world: LmWorld, cells: Cells, node: int, one: Sequence[Tensor], other: Sequence[Tensor]) -> float | None:
+    """How often a node is read differently in other states; None if it is not there in the ones to begin with."""
+    shares: list[float] = []
+    for layer in world.usable(node):
+        first, second = (at_positions(states[layer], cells.predicted[:, node]) for states in (one, other))
+        if not bool(second.isfinite().all()):
+            return float("nan")
+        probe, error = world.probe(first, cells.tokens[:, node])
+        if error <= ERROR:
+            judged = ~world.fitted
+            shares.append((probe.read(second[judged]) != probe.read(first[judged])).double().mean().item())
+    return min(shares, default=None)
+
+
+def answer(world: LmWorld) -> Finding:
+    """The answer in the inference input, generated greedily: the share of questions that are not answered, word for word."""
+    kept = world.kept
+    if world.shows:
+        return not_applicable(world.shows)
+    found = generate_answers(world.model, kept.text, kept.stages, kept.examples, kept.stages.last)
+    wrong = len(kept.examples) - sum(found.right(kept.examples))
+    return Finding(wrong / len(kept.examples), ERROR, f"{wrong} of {len(kept.examples)} questions")

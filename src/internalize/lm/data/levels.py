@@ -1,0 +1,125 @@
+r"""Where the levels of a chain come from: what Log-ICoT on text needs to know which steps to take away together.
+
+| source | levels                                                                                   |
+| ------ | ---------------------------------------------------------------------------------------- |
+| given  | with the data                                                                            |
+| graph  | from equations: a step is one level above the highest of the steps whose results it uses |
+| steps  | none: halves of the steps that remain                                                    |
+| tokens | none: halves of the tokens that remain                                                   |
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final, Literal, get_args
+
+from internalize.errors import InputError
+from internalize.lm.data.example import Example
+from internalize.lm.options import LevelSource
+
+ResolvedSource = Literal["given", "graph", "steps", "tokens"]
+
+_MAX_EQUATION: Final = 1000  # characters: numbers beyond 4300 digits are refused by Python itself
+_NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
+# A minus is a sign where no number, bracket or percent sign stands before it: in -2+10 and 5*-2, not in 10-2.
+_OPERAND: Final = re.compile(rf"(?:(?<![\d.)%])-)?(?:{_NUMBER})")
+_LEFT: Final = re.compile(r"[-\d.,+*/()%$=^×÷]*\d[-\d.,+*/()%$=^×÷]*")
+_RESULT: Final = re.compile(rf"(-?)\$?({_NUMBER})(?:/(\d+))?%?")
+
+
+def graph_levels(steps: Sequence[str]) -> tuple[int, ...] | None:
+    """The levels of equations like ``<<16-3-4=9>> <<9*2=18>>`` (or without the brackets): here 1 and 2.
+
+    A step uses an earlier one if one of its operands is that step's result, the number right of its last ``=``. Numbers
+    are compared as numbers, so 9 is 9.00; of several steps with one result the most recent counts. A step that uses none
+    has level 1. None if a step is no equation.
+
+    Only the numbers are looked at: one that the question gives and that happens to be a result, too, is taken for the
+    result, and the step then stands higher than it need.
+    """
+    levels: list[int] = []
+    level_of_result: dict[Fraction, int] = {}
+    for step in steps:
+        equation = _equation(step)
+        if equation is None:
+            return None
+        operands, result = equation
+        level = 1 + max((level_of_result.get(operand, 0) for operand in operands), default=0)
+        levels.append(level)
+        level_of_result[result] = level
+    return tuple(levels)
+
+
+def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[ResolvedSource, list[Example]]:
+    """Which source it is to be, and the examples with their levels from it.
+
+    ``auto`` is given if every example has levels, else graph if every step of all examples is an equation, else steps if
+    any example has more than one, else tokens. With levels the steps come out in the order of their levels, so that
+    what a stage hides is the front of the chain; that is a valid order, for a step needs only lower levels. Without,
+    they stay as they are and have none.
+    """
+    if source not in get_args(LevelSource):
+        raise InputError(f"levels={source!r} is not one of {', '.join(get_args(LevelSource))}")
+    if source == "auto":
+        if not examples:
+            raise InputError("there are no examples to tell by where levels could come from")
+        source = _best(examples)
+    match source:
+        case "given":
+            for number, example in enumerate(examples, start=1):
+                if example.levels is None:
+                    raise InputError(f"levels=given, but example {number} ({_short(example.question)}) has none")
+            return source, [_by_level(example) for example in examples]
+        case "graph":
+            return source, [_by_level(_with_graph(example, number)) for number, example in enumerate(examples, start=1)]
+        case "steps" | "tokens":
+            return source, [e if e.levels is None else replace(e, levels=None) for e in examples]
+
+
+def _best(examples: Sequence[Example]) -> ResolvedSource:
+    if all(example.levels is not None for example in examples):
+        return "given"
+    if any(e.steps for e in examples) and all(_equation(step) for e in examples for step in e.steps):
+        return "graph"
+    return "steps" if any(len(example.steps) > 1 for example in examples) else "tokens"
+
+
+def _with_graph(example: Example, number: int) -> Example:
+    levels = graph_levels(example.steps)
+    if levels is None:
+        wrong = next(step for step in example.steps if _equation(step) is None)
+        raise InputError(
+            f"levels=graph, but step {_short(wrong)} of example {number} is no equation of numbers like 16-3-4=9"
+        )
+    return replace(example, levels=levels)
+
+
+def _by_level(example: Example) -> Example:
+    levels = example.levels or ()
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    if order == list(range(len(levels))):
+        return example
+    return replace(example, steps=tuple(example.steps[i] for i in order), levels=tuple(levels[i] for i in order))
+
+
+def _equation(step: str) -> tuple[list[Fraction], Fraction] | None:
+    """The operands and the result of a step, if it is an equation of numbers."""
+    if len(step) > _MAX_EQUATION:
+        return None
+    text = "".join(step.split())
+    text = text.removeprefix("<<").removesuffix(">>")
+    left, _, right = text.rpartition("=")
+    result = _RESULT.fullmatch(right)
+    if result is None or _LEFT.fullmatch(left) is None or int(result[3] or 1) == 0:
+        return None
+    value = _number(result[1] + result[2]) / int(result[3] or 1)
+    return [_number(operand) for operand in _OPERAND.findall(left.replace("$", ""))], value
+
+
+def _number(text: str) -> Fraction:
+    return Fraction(text.replace(",", "").removesuffix("."))
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")

@@ -1,0 +1,313 @@
+"""Examples from files and datasets, and back: every bad line is named with its reason, and none is dropped in silence.
+
+Two formats, told apart by the file's name:
+
+- `.jsonl`, `.json`: one JSON object a line, with `question`, `steps` (a list of strings), `answer` and, if known, `levels`
+  (one whole number a step). Other keys are allowed. An object without `steps` whose `answer` holds `####` is GSM8K as
+  published: the `<<…>>` groups before `####` are the steps.
+- anything else: text as in Deng et al., `question||steps #### answer`. The steps are the `<<…>>` groups if there are any,
+  and else the words between blanks. A chain may be empty.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn, cast
+
+from internalize.errors import InputError
+from internalize.lm.data.example import Example
+from internalize.storage.files import reading, write_atomically
+
+MAX_LINE: Final = 1_000_000
+"""Bytes of a line beyond which it is no example but a mistake."""
+_JSON_SUFFIXES: Final = (".jsonl", ".json")
+_GROUP: Final = re.compile(r"<<(.*?)>>")
+_NAMED: Final = 3
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A line that is no example, and why. Lines (and the rows of a dataset) count from 1."""
+
+    file: str
+    line: int
+    reason: str
+
+
+def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
+    """All examples of a file and all lines that are none."""
+    path = Path(path)
+    parse = _parser(path)
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    with reading(path), path.open("rb") as file:
+        for number, line in enumerate(_lines(file), start=1):
+            try:
+                if line is None:
+                    raise InputError(f"the line is longer than {MAX_LINE} bytes")
+                examples.append(parse(_text(line)))
+            except InputError as error:
+                problems.append(Problem(str(path), number, str(error)))
+    return examples, problems
+
+
+def read_examples(
+    path: Path | str, *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
+) -> list[Example]:
+    """The examples of a file. Bad lines are an error, or with `skip_bad` are left out and counted through `say`."""
+    examples, problems = scan(path)
+    if not examples and not problems:
+        raise InputError(f"{path} is empty; a line is an example")
+    hint = f"`internalize lm data --check {path}` lists them all"
+    return _without_bad(examples, problems, str(path), "line", hint, skip_bad=skip_bad, say=say)
+
+
+def from_dataset(
+    rows: Iterable[Any], *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
+) -> list[Example]:
+    """The examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line.
+
+    `steps` may also be one string, in the format of a text chain. A value None is as good as no value.
+    """
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            examples.append(_from_mapping({key: _plain(value) for key, value in row.items()}, one_string=True))
+        except InputError as error:
+            problems.append(Problem("the dataset", number, str(error)))
+    if not examples and not problems:
+        raise InputError("the dataset is empty; a row is an example")
+    return _without_bad(examples, problems, "the dataset", "row", "", skip_bad=skip_bad, say=say)
+
+
+def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps: bool = True) -> None:
+    """Write a file that `read_examples` reads back as the same examples, whole or not at all.
+
+    The text format has no levels, and no steps of several words but `<<…>>`: examples with such are refused. With
+    `keep_steps=False` they are written all the same, and only question, chain and answer come back as they were.
+    """
+    path = Path(path)
+    parse = _parser(path)
+    is_json = path.suffix.lower() in _JSON_SUFFIXES
+    lines: list[bytes] = []
+    for number, example in enumerate(examples, start=1):
+        try:
+            line = (json_line(example) if is_json else text_line(example)).encode()
+            _check_same(example, parse(_text(line)), keep_steps=keep_steps or is_json)
+            if b"\n" in line or len(line) > MAX_LINE:
+                raise InputError(f"a line has no line breaks and at most {MAX_LINE} bytes")
+        except (InputError, UnicodeEncodeError) as error:
+            raise InputError(f"{path}: example {number} could not be read back: {error}") from None
+        lines.append(line + b"\n")
+    write_atomically(path, b"".join(lines))
+
+
+def text_line(example: Example) -> str:
+    """An example in the format of Deng et al."""
+    return f"{example.question}||{' '.join(example.steps)} #### {example.answer}"
+
+
+def json_line(example: Example) -> str:
+    """An example as a JSON object."""
+    return json.dumps(as_json(example), ensure_ascii=False)
+
+
+def as_json(example: Example) -> dict[str, Any]:
+    """What the JSON object of an example holds."""
+    levels = {} if example.levels is None else {"levels": list(example.levels)}
+    return {"question": example.question, "steps": list(example.steps), "answer": example.answer, **levels}
+
+
+def _parser(path: Path) -> Callable[[str], Example]:
+    return _from_json if path.suffix.lower() in _JSON_SUFFIXES else _from_text
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
+    """The lines of a file; None for one that is too long, of which no more than MAX_LINE bytes are ever held."""
+    first = True
+    while line := file.readline(MAX_LINE + 2):
+        whole = line.endswith(b"\n") or len(line) < MAX_LINE + 2
+        while not whole:
+            rest = file.readline(MAX_LINE)
+            whole = rest.endswith(b"\n") or not rest
+            line = b""
+        if first:
+            line = line.removeprefix(_BOM)
+            first = False
+        yield line.removesuffix(b"\n").removesuffix(b"\r") if line else None
+
+
+def _text(line: bytes) -> str:
+    if len(line) > MAX_LINE:
+        raise InputError(f"the line is longer than {MAX_LINE} bytes")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 at byte {error.start + 1}") from None
+    if not text.strip():
+        raise InputError("the line is empty")
+    return text
+
+
+def _from_text(line: str) -> Example:
+    for mark, where in {"||": "after the question", "####": "before the answer"}.items():
+        if (count := line.count(mark)) != 1:
+            how = f"no {mark!r}" if not count else f"{count} times {mark!r}"
+            raise InputError(f"{how}; a line has one, {where}: question||steps #### answer")
+    question, _, rest = line.partition("||")
+    chain, found, answer = rest.partition("####")
+    if not found:
+        raise InputError("'####' comes before '||'; a line is question||steps #### answer")
+    return _example(question.strip(), _split_chain(chain), answer.strip(), None)
+
+
+def _split_chain(chain: str) -> tuple[str, ...]:
+    """The steps of a chain in text: its `<<…>>` groups, else its words."""
+    if "<<" not in chain and ">>" not in chain:
+        return tuple(chain.split())
+    if outside := " ".join(_GROUP.sub(" ", chain).split()):
+        raise InputError(f"text outside of <<…>>: {_short(outside)}; either every step is in <<…>> or none is")
+    groups = list(_GROUP.finditer(chain))
+    if any(not group[1].strip() for group in groups):
+        raise InputError("an empty <<>> is no step")
+    return tuple(group[0] for group in groups)
+
+
+def _from_json(line: str) -> Example:
+    try:
+        value: object = json.loads(line, parse_constant=_not_finite)
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {_short(str(error) or type(error).__name__, quote=False)}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"not a JSON object but {_kind(value)}; a line is one object")
+    return _from_mapping(cast("dict[str, object]", value), one_string=False)
+
+
+def _not_finite(text: str) -> NoReturn:
+    raise InputError(f"{text} is no number of JSON")
+
+
+def _from_mapping(row: Mapping[str, object], *, one_string: bool) -> Example:
+    question, answer = _string(row, "question"), _string(row, "answer")
+    steps = row.get("steps")
+    if steps is None and "####" in answer:  # GSM8K as published
+        solution, _, answer = answer.rpartition("####")
+        if "####" in solution:
+            raise InputError("the answer holds '####' more than once")
+        return _example(question, tuple(group[0] for group in _GROUP.finditer(solution)), answer.strip(), None)
+    if steps is None:
+        raise InputError("no 'steps' (a list of strings)")
+    if one_string and isinstance(steps, str):
+        steps = list(_split_chain(steps))
+    if not isinstance(steps, list):
+        raise InputError(f"'steps' is {_kind(steps)}, not a list of strings")
+    for number, step in enumerate(cast("list[object]", steps), start=1):
+        if not isinstance(step, str):
+            raise InputError(f"step {number} is {_kind(step)}, not a string")
+    return _example(question, tuple(cast("list[str]", steps)), answer, _levels(row))
+
+
+def _string(row: Mapping[str, object], key: str) -> str:
+    value = row.get(key)
+    if value is None:
+        raise InputError(f"no {key!r} (a string)")
+    if not isinstance(value, str):
+        raise InputError(f"{key!r} is {_kind(value)}, not a string")
+    return value
+
+
+def _levels(row: Mapping[str, object]) -> tuple[int, ...] | None:
+    levels = row.get("levels")
+    if levels is None:
+        return None
+    if not isinstance(levels, list):
+        raise InputError(f"'levels' is {_kind(levels)}, not a list of whole numbers")
+    for level in cast("list[object]", levels):
+        if not isinstance(level, int) or isinstance(level, bool):
+            raise InputError(f"the level {_short(str(level))} is {_kind(level)}, not a whole number")
+        if level < 0:
+            raise InputError(f"the level {level} is below 0; levels count up from the bottom")
+    return tuple(cast("list[int]", levels))
+
+
+def _example(question: str, steps: tuple[str, ...], answer: str, levels: tuple[int, ...] | None) -> Example:
+    for text in (question, *steps, answer):
+        if "\0" in text:
+            raise InputError("the line holds a NUL character")
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError("the line holds half of a surrogate pair, which is no character")
+    if any("####" in text for text in (*steps, answer)):
+        raise InputError("a step or the answer holds '####', which begins an answer; give only what follows it")
+    return Example(question, steps, answer, levels)
+
+
+def _plain(value: object) -> object:
+    """A list for what is a tuple, an array or a column of one."""
+    if isinstance(value, tuple):
+        return list(cast("tuple[object, ...]", value))
+    return value.tolist() if hasattr(value, "tolist") else value  # pyright: ignore
+
+
+def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
+    for name in ("question", "answer"):
+        if getattr(example, name) != getattr(back, name):
+            raise InputError(f"the {name} {_short(getattr(example, name))} would become {_short(getattr(back, name))}")
+    if " ".join(" ".join(example.steps).split()) != " ".join(" ".join(back.steps).split()):
+        raise InputError("the chain would become another")
+    if keep_steps and example.steps != back.steps:
+        raise InputError(
+            f"its {len(example.steps)} steps would become {len(back.steps)}; "
+            "a text step is one word or <<…>>, and .jsonl keeps any"
+        )
+    if keep_steps and example.levels != back.levels:
+        raise InputError("its levels would be lost; .jsonl keeps them")
+
+
+def _without_bad(
+    examples: list[Example],
+    problems: Sequence[Problem],
+    name: str,
+    unit: str,
+    hint: str,
+    *,
+    skip_bad: bool,
+    say: Callable[[str], None],
+) -> list[Example]:
+    total = len(examples) + len(problems)
+    if not problems:
+        return examples
+    if skip_bad and examples:
+        say(f"{name}: {len(problems)} of {total} {unit}s are bad and left out")
+        return examples
+    said = [f"{unit} {problem.line}: {problem.reason}" for problem in problems[:_NAMED]]
+    more = [f"({len(problems) - _NAMED} more)"] if len(problems) > _NAMED else []
+    ways = [hint] if hint else []
+    if examples:
+        ways.append("--skip-bad leaves them out")
+    raise InputError(
+        "; ".join([f"{name}: {len(problems)} of {total} {unit}s are bad: {said[0]}", *said[1:], *more, *ways])
+    )
+
+
+def _kind(value: object) -> str:
+    names: dict[type, str] = {
+        str: "a string",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+    }
+    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
+
+
+def _short(text: str, *, quote: bool = True) -> str:
+    """A text that fits in a line of a message."""
+    text = text if len(text) <= 60 else text[:59] + "…"
+    return repr(text) if quote else " ".join(text.split())

@@ -1,0 +1,68 @@
+"""Tasks with chains of thought, generated: example i of a stream of a seed is the same whoever asks, in whatever portions.
+
+A task is named by a spec: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tree:digits=4`, `hops:hops=4`. The seed may be
+part of it: `parity:n=16,k=8,seed=3`.
+"""
+
+from typing import Any, Final
+
+from internalize.counter import check_seed
+from internalize.errors import InputError
+from internalize.lm.data.tasks.base import STREAMS, Task, TaskStream
+from internalize.lm.data.tasks.hops import Hops
+from internalize.lm.data.tasks.multiply import Multiply, MultiplyTree
+from internalize.lm.data.tasks.parity import Parity
+
+_KINDS: Final[dict[str, type[Task]]] = {kind.name: kind for kind in (Parity, Multiply, MultiplyTree, Hops)}
+TASKS: Final[dict[str, dict[str, int]]] = {name: kind.options() for name, kind in _KINDS.items()}
+"""The names of the tasks and their options with their defaults; seed is one of every task."""
+
+
+def is_task(spec: str) -> bool:
+    """Whether a spec begins with the name of a task."""
+    return spec.partition(":")[0] in _KINDS
+
+
+def usage() -> str:
+    """Every task as it may be written, with its defaults."""
+    return ", ".join(f"{name}:{','.join(f'{o}={v}' for o, v in options.items())}" for name, options in TASKS.items())
+
+
+def get_task(spec: str, seed: int = 0) -> Task:
+    """The task of a spec. A seed in the spec goes before `seed`; options that are not given have their defaults."""
+    name, _, listed = spec.partition(":")
+    if name not in _KINDS:
+        raise InputError(f"{spec!r} is no task; there are {usage()}")
+    allowed = (*TASKS[name], "seed")
+    given: dict[str, Any] = {}
+    for part in listed.split(",") if listed else ():
+        option, _, value = (text.strip() for text in part.partition("="))
+        if option not in allowed:
+            raise InputError(
+                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {name}:{_sample(name)})"
+            )
+        if option in given:
+            raise InputError(f"{spec!r}: {option} is given twice")
+        if not (value.isascii() and value.isdigit() and len(value) < 20):
+            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {name}:{_sample(name)})")
+        given[option] = int(value)
+    return _KINDS[name](**{"seed": check_seed(seed), **given})
+
+
+def _sample(name: str) -> str:
+    return ",".join(f"{option}={value}" for option, value in TASKS[name].items())
+
+
+__all__ = [
+    "STREAMS",
+    "TASKS",
+    "Hops",
+    "Multiply",
+    "MultiplyTree",
+    "Parity",
+    "Task",
+    "TaskStream",
+    "get_task",
+    "is_task",
+    "usage",
+]

@@ -1,0 +1,95 @@
+"""k-parity as tokens: the paper's task in text.
+
+The question is n bits, the steps are the internal nodes of the parity tree but the root, bottom to top, each the XOR of
+its two children; the answer is the root (section 2.1). The secret set and the bits are drawn as for the paper's own model:
+one seed is one problem in both wings.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from internalize.counter import words
+from internalize.errors import InputError
+from internalize.lm.data.example import Example
+from internalize.lm.data.tasks.base import Task, TaskStream
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_WORD_BITS: Final = 64
+_MAX_N: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Parity(Task):
+    """The parity of k secret ones of n bits. Levels are the heights of the nodes: 1 … log2 k − 1."""
+
+    n: int = 16
+    k: int = 8
+    seed: int = 0
+    name: ClassVar[str] = "parity"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k < 2 or self.k & (self.k - 1):
+            raise InputError(f"k={self.k} is not a power of two from 2 up (the parity tree is complete, section 2.1)")
+        if not self.k <= self.n <= _MAX_N:
+            raise InputError(
+                f"n={self.n} is outside k={self.k} … {_MAX_N} (the secret set is k of the n bits, section 2.1)"
+            )
+
+    @property
+    def questions(self) -> int:
+        """Every word of n bits."""
+        return 2**self.n
+
+    @cached_property
+    def secret(self) -> tuple[int, ...]:
+        """The secret set, sorted: the places of the k smallest of n random words."""
+        import numpy as np
+
+        order: NDArray[np.int64] = np.argsort(words(self.seed, "secret", 0, self.n), kind="stable")
+        return tuple(sorted(int(place) for place in order[: self.k]))
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """The level of each step: k/2 of level 1, k/4 of level 2, …, 2 of level log2 k − 1."""
+        return tuple(level for level in range(1, self.k.bit_length() - 1) for _ in range(self.k >> level))
+
+    @property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Two of each node, the root last: secret bits, then nodes of the level below, in their order."""
+        nodes = range(self.n, self.n + self.k - 2)
+        below = (*self.secret, *nodes)
+        return tuple(zip(below[0::2], below[1::2], strict=True))
+
+    def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
+        """Examples ``start`` … ``start + count − 1`` of a stream."""
+        import numpy as np
+
+        row = -(-self.n // _WORD_BITS)
+        drawn = words(self.seed, stream, start * row, count * row).astype("<u8").view(np.uint8).reshape(count, row * 8)
+        bits = np.unpackbits(drawn, axis=1, count=self.n, bitorder="little")
+        questions = np.full((count, 2 * self.n), ord(" "), dtype=np.uint8)
+        questions[:, ::2] = bits + ord("0")
+        asked = questions.tobytes().decode("ascii")
+        nodes = (self._nodes(bits) + ord("0")).tobytes().decode("ascii")
+        steps, levels = self.k - 2, self.levels
+        examples: list[Example] = []
+        for i in range(count):
+            question, at = asked[2 * self.n * i : 2 * self.n * (i + 1) - 1], (steps + 1) * i
+            examples.append(Example(question, tuple(nodes[at : at + steps]), nodes[at + steps], levels))
+        return examples
+
+    def _nodes(self, bits: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
+        """The k − 1 internal nodes of every row, bottom to top."""
+        import numpy as np
+
+        level = bits[:, list(self.secret)]
+        nodes: list[NDArray[np.uint8]] = []
+        while level.shape[1] > 1:
+            level = level[:, 0::2] ^ level[:, 1::2]
+            nodes.append(level)
+        return np.concatenate(nodes, axis=1)

@@ -1,0 +1,316 @@
+"""`lm compare`: the methods on the same data and model, at equal updates and at equal tokens, over several seeds.
+
+| budget | what is equal                                                                                              |
+| ------ | ---------------------------------------------------------------------------------------------------------- |
+| steps  | every method makes ``options.steps`` updates                                                               |
+| tokens | every method reads, by expectation, the tokens that log-icot (or else the first method) reads in as many   |
+
+With ``advance="steps"`` the schedule follows from the updates, the same way for every method: the first stage has a quarter
+of them, unless ``first_steps`` says how many; the stages that remove something share two thirds of what is left; and the last
+one goes on to the end. Otherwise stages are those of `lm train` with the same options, and the updates a limit.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from internalize.counter import check_seed
+from internalize.errors import InputError
+from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob
+from internalize.lm.evaluation.linear import against_linear, explicit_and_after
+from internalize.lm.evaluation.plan import expected_lengths, stage_begins
+from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive, with_method
+from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.internalization import SAMPLE, Internalization
+from internalize.lm.training.models import PROMPT_FILE, PromptSpec, load_tokenizer
+from internalize.lm.training.train import KIND, check_finished, run_config
+from internalize.parallel.pool import run_all
+from internalize.storage.files import present, write_json
+from internalize.storage.runs import Run
+from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of, over_seeds
+
+Json = dict[str, Any]
+Budget = Literal["steps", "tokens"]
+DEFAULT_METHODS: Final[tuple[LmMethod, ...]] = ("cot", "icot", "log-icot", "pause", "none")
+SAME: Final = 0.005
+"""Updates that differ by no more than this fraction are the same run."""
+
+
+class TooFewSteps(InputError):  # noqa: N818  (the user is told by an InputError that knows how many are enough)
+    """A curriculum does not come to its end within its updates."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A method's schedule, and the tokens that it reads, as functions of its number of updates."""
+
+    base: LmTrainOptions
+    """As asked for, with the method."""
+    planned: tuple[int, ...]
+    """Which stages it goes through; adaptive, unless one stalls."""
+    lengths: tuple[tuple[float, ...], tuple[float, ...]]
+    """Expected tokens of a training sequence in each of them: before smoothing sets in, and from there on."""
+    per_epoch: int | None
+    """Updates of an epoch."""
+
+    @property
+    def stages(self) -> int:
+        """How many stages it goes through."""
+        return len(self.planned)
+
+    def options(self, steps: int, of: int) -> LmTrainOptions:
+        """For so many updates, where the common budget is ``of``: what is counted in updates is scaled by their ratio."""
+        base, scale = self.base, steps / of
+        if self.stages == 1:
+            return replace(base, steps=steps)
+        first = None if base.first_steps is None else max(1, round(base.first_steps * scale))
+        if base.advance == "epochs":
+            each = base.stages_per_epoch / scale
+            return replace(base, steps=steps, stages_per_epoch=each, first_epochs=base.first_epochs * scale)
+        if base.advance == "accuracy":
+            each, patience = (max(1, round(updates * scale)) for updates in (base.stage_steps, base.patience))
+            return replace(base, steps=steps, first_steps=first, stage_steps=each, patience=patience)
+        first = first or max(1, steps // 4)
+        stage_steps = 2 * (steps - first) // (3 * (self.stages - 1))
+        if stage_steps < 1:
+            raise TooFewSteps(f"{steps} updates are too few for the {self.stages} stages of {base.method}")
+        return replace(base, steps=steps, first_steps=first, stage_steps=stage_steps)
+
+    def tokens(self, steps: int, of: int) -> float:
+        """Expected tokens in so many updates. Where accuracy decides, stages are taken to end as late as they may."""
+        options = self.options(steps, of)
+        begins = [min(begin, steps) for begin in stage_begins(options, self.stages, self.per_epoch)[:-1]] + [steps]
+        smooth_from = Schedule(options, self.stages, self.per_epoch).unsmoothed
+        total = 0.0
+        for begin, end, before, after in zip(begins, begins[1:], *self.lengths, strict=False):
+            early = max(min(end, smooth_from) - begin, 0)
+            total += early * before + (end - begin - early) * after
+        return options.batch * total
+
+    def steps(self, tokens: float, of: int) -> int:
+        """Updates in which the method reads so many tokens."""
+        tried: dict[int, float] = {}
+        mean = sum(self.lengths[1]) / self.stages
+        steps = max(1, round(tokens / (self.base.batch * mean)))
+        while steps not in tried:
+            tried[steps] = self.tokens(steps, of)
+            steps = max(1, round(tokens * steps / tried[steps]))
+        return min(tried, key=lambda steps: abs(tried[steps] - tokens))
+
+
+@dataclass(frozen=True)
+class MethodSetting:
+    """One method at one budget: the runs of one row."""
+
+    method: LmMethod
+    budget: Budget
+    options: LmTrainOptions
+    stages: int
+    """How many there are; of adaptive, those that it may be subdivided into among them."""
+    folder: Path
+    """Below --out; the same for two budgets that come to the same runs."""
+
+    @property
+    def stage_steps(self) -> int | None:
+        """Updates of a stage, where they are fixed beforehand."""
+        return self.options.stage_steps if self.stages > 1 and self.options.advance == "steps" else None
+
+
+def measure_costs(
+    options: LmTrainOptions, methods: Sequence[LmMethod], seed: int = 0, say: Callable[[str], None] = lambda line: None
+) -> list[Cost]:
+    """What each method costs on the data, read once."""
+    tokenizer, source, costs = load_tokenizer(options.model), None, list[Cost]()
+    for method in methods:
+        work = Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
+        tokenizer, source = work.tokenizer, work.source
+        chains = work.text.chains(work.leveled(source.training_sample(min(source.size or SAMPLE // 10, SAMPLE))))
+        before, after = (
+            tuple(float(lengths[stage]) for stage in work.stages.planned)
+            for lengths in (expected_lengths(work.stages, chains, smooth=smooth)[0] for smooth in (False, True))
+        )
+        costs.append(Cost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
+    return costs
+
+
+def settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
+    """Every method at every budget, or why a curriculum does not fit, with the least number of updates that is enough."""
+    try:
+        return _settings(costs, budgets, steps)
+    except TooFewSteps as error:
+        least = max(steps, *(cost.base.first_steps or 0 for cost in costs))
+        for enough in count(least + 1):
+            try:
+                _settings(costs, budgets, enough)
+            except TooFewSteps:
+                continue
+            raise InputError(f"steps={steps}: {error}; give at least --steps {enough}") from None
+        raise
+
+
+def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
+    found: list[MethodSetting] = []
+    reference = next((cost for cost in costs if cost.base.method == "log-icot"), costs[0])
+    for budget in budgets:
+        for cost in costs:
+            method, updates, folder = cost.base.method, steps, budget
+            if budget == "tokens" and cost is not reference:
+                updates = cost.steps(reference.tokens(steps, steps), steps)
+            if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME * steps:
+                updates, folder = steps, "steps"
+            options = cost.options(updates, steps)
+            found.append(MethodSetting(method, budget, options, cost.planned[-1] + 1, Path(folder) / method))
+    return found
+
+
+def compare(
+    options: LmTrainOptions,
+    methods: Sequence[LmMethod] = (),
+    seeds: Sequence[int] = (0, 1, 2),
+    budgets: Sequence[Budget] = ("steps", "tokens"),
+    *,
+    out: str | Path,
+    resume: bool = False,
+    jobs: int = 1,
+    how: ExecutionSettings = ExecutionSettings(),  # noqa: B008  (frozen)
+    report: Callable[[float, float, str], None] = lambda done, total, seen: None,
+    refused: Callable[[Path, str], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Json]:
+    """Train every method with every seed at every budget, and return a row for each method and budget.
+
+    The runs are those of `lm train`, each in ``out/<budget>/<method>/seed-<seed>``; the rows are also in ``out/rows.json``.
+
+    Args:
+        options: what the runs have in common; its method does not matter.
+        methods: which to compare. Default: all but icot-steps and doubling, adaptive where stages end by accuracy.
+        seeds: of the runs. Schedules and expected tokens are those of the first one's data.
+        budgets: what is to be equal.
+        out: a folder for all of it.
+        resume: continue what was begun; finished runs are left as they are.
+        jobs: how many train at once. With more than one, a script needs ``if __name__ == "__main__":`` around its call.
+        how: device, threads and updates between checkpoints of each.
+        report: called with updates done, updates to do, and what was seen last.
+        refused: called with the folder of a run that cannot be done, and why; it is then missing in its row. Without this,
+            an `InputError` once the other runs are done.
+        say: called with a line for what a user should know.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    methods = methods or with_adaptive(DEFAULT_METHODS, options)
+    out, methods, budgets = Path(out), tuple(dict.fromkeys(methods)), tuple(dict.fromkeys(budgets))
+    _check(options, methods, seeds, budgets, jobs, how)
+    if Run(out).exists:
+        raise InputError(f"{out} is a run folder itself; a comparison keeps its runs in folders below --out")
+    planned = settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
+    trained = {setting.folder: setting.options for setting in planned}
+    # Seed by seed, so that whoever stops early has something of every method.
+    todo = [LmJob(o, seed, out, folder / f"seed-{seed}", how) for seed in seeds for folder, o in trained.items()]
+    for job in todo:
+        Run(job.folder).check(KIND, run_config(job.options, job.seed), resume=resume)
+    failures: list[str] = []
+
+    def keep(job: LmJob, reason: str) -> None:
+        failures.append(f"{job.folder}: {reason}")
+        if refused is not None:
+            refused(job.folder, reason)
+
+    for run in (Run(job.folder) for job in todo):
+        if run.finished:
+            check_finished(run)
+            run.drop_trainer()  # left by a kill after the result
+    unfinished = [job for job in todo if not Run(job.folder).finished]
+    run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
+    rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])
+    if rows:
+        write_json(out / ROWS, {"rows": rows})
+    if failures and refused is None:
+        raise InputError("; ".join(failures))
+    return rows
+
+
+def _check(
+    options: LmTrainOptions,
+    methods: Sequence[LmMethod],
+    seeds: Sequence[int],
+    budgets: Sequence[Budget],
+    jobs: int,
+    how: ExecutionSettings,
+) -> None:
+    if not (seeds and budgets):
+        raise InputError("nothing to compare: name at least one seed and one budget")
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds={tuple(seeds)} name a seed twice")
+    for name, values, known in (("method", methods, LM_METHODS), ("budget", budgets, get_args(Budget))):
+        for value in values:
+            if value not in known:
+                raise InputError(f"{name}={value!r} is not one of {', '.join(known)}")
+    for seed in seeds:
+        check_seed(seed)
+    for name, value, most in (("jobs", jobs, 1024), ("checkpoint_steps", how.checkpoint_steps, math.inf)):
+        if not 1 <= value <= most:
+            raise InputError(f"{name}={value} must be at least 1{'' if most == math.inf else f' and at most {most}'}")
+    if options.advance == "steps" and options.stage_steps != ScheduleOptions.stage_steps:
+        raise InputError(
+            f"stage_steps={options.stage_steps}: with --advance steps a comparison derives it from --steps and "
+            "--first-steps, so that every curriculum ends within the budget"
+        )
+
+
+def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> Json | None:
+    """What the finished runs of a setting came to; None if there is none."""
+    found = {seed: run for seed in seeds if (run := Run(out / setting.folder / f"seed-{seed}")).finished}
+    if not found:
+        return None
+    runs = list(found.values())
+    results = [run.result for run in runs]
+    stages = {seed: _stages(run, setting) for seed, run in found.items()}
+    solved = [first_solved(run, stages[seed], "exact_match") for seed, run in found.items()]
+    exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
+    each = [
+        {
+            "seed": seed,
+            "exact_match": run.result["exact_match"],
+            "word_match": run.result.get("word_match"),
+            **explicit_and_after(run, stages[seed]),
+            "steps": [stage["steps"] for stage in run.result["stages"]],
+        }
+        for seed, run in found.items()
+    ]
+    return {
+        "method": setting.method,
+        "budget": setting.budget,
+        "seeds": len(runs),
+        "exact_match": exact["accuracy"],
+        "exact_match_low": exact["accuracy_low"],
+        "exact_match_high": exact["accuracy_high"],
+        "word_match": mean_of(each, "word_match"),
+        "solved": exact["solved"],
+        "reached": sum(run.result["stages"][-1]["stage"] == stages[seed] for seed, run in found.items()),
+        "stages": setting.stages,
+        "attempts": statistics.fmean(len(result["stages"]) for result in results),
+        "stage_steps": setting.stage_steps,
+        "steps": _mean(results, "steps"),
+        "tokens": _mean(results, "tokens"),
+        "tokens_per_answer": statistics.fmean(result["tokens_per_answer"] for result in results),
+        "steps_to_99": median_of(solved, "step"),
+        "steps_after_explicit": median_of(each, "after_explicit"),
+        "each": each,
+        "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
+        "runs": [str(run.path) for run in runs],
+    }
+
+
+def _stages(run: Run, setting: MethodSetting) -> int:
+    """How many stages a run has: of a file the longest chain may be one that another seed holds out."""
+    model = run.path / "model"
+    return len(PromptSpec.read(model).hidden) if present(model / PROMPT_FILE) else setting.stages
+
+
+def _mean(results: Sequence[Mapping[str, Any]], key: str) -> int:
+    return round(statistics.fmean(result[key] for result in results))

@@ -1,0 +1,108 @@
+"""Floating-point operations of a causal language model, from its config alone.
+
+| name      | meaning                                                                                                   |
+| --------- | --------------------------------------------------------------------------------------------------------- |
+| N         | entries of the matrices that a token is multiplied with: no embedding, but the output head, tied or not;  |
+|           | of a mixture of experts those that a token meets                                                          |
+| A         | entries of LoRA's adapters                                                                                |
+| a         | layers × width of all heads together                                                                      |
+| training  | a sequence of ℓ tokens takes 6·N·ℓ + 12·a·ℓ² operations, forward and backward; with LoRA no gradient of   |
+|           | the frozen weights is taken: (4·N + 6·A)·ℓ + 12·a·ℓ²                                                      |
+| answering | with a cache, g tokens given and m generated: 2·N a token (the head only where one is generated), and     |
+|           | 4·a·(g² + (g+1) + … + (g+m−1)) for attention                                                              |
+
+With loss at every layer the head counts once a layer: an upper bound, for it reads the supervised tokens only.
+Attention over a whole sequence is counted in full, as by those who do not skip what the mask hides.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from internalize.errors import InputError
+from internalize.lm.options import LmModelOptions
+
+_SECONDS: Final = 3600
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")  # architectures do not agree on the name
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """How large a model is, as far as it tells the operations."""
+
+    parameters: int
+    embedding: int
+    """Of the parameters, those that are looked up: token and position embeddings. A tied head is one of them."""
+    body: int
+    """N without the head."""
+    head: int
+    adapters: int
+    layers: int
+    attention_width: int
+
+    def training_flops(self, tokens: float, squares: float, *, every_layer: bool = False) -> float:
+        """Of sequences with that many tokens in all, and that sum of squared lengths; with the head at every layer."""
+        weights = self.body + self.head * (self.layers if every_layer else 1)
+        a_token = 4 * weights + 6 * self.adapters if self.adapters else 6 * weights
+        return a_token * tokens + 12 * self.layers * self.attention_width * squares
+
+    def answer_flops(self, given: int, generated: int) -> float:
+        """Of one answer, generated with a cache. The last token generated is not read again."""
+        read = given + generated - 1
+        pairs = given**2 + (read * (read + 1) - given * (given + 1)) / 2
+        return 2 * (self.body * read + self.head * generated) + 4 * self.layers * self.attention_width * pairs
+
+
+def model_size(options: LmModelOptions, config: Any) -> ModelSize:
+    """The size of the model of a config; its weights are neither loaded nor given memory."""
+    import torch
+    from torch import nn
+    from transformers import AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    build: Any = AutoModelForCausalLM  # transformers leaves its types half open
+    try:
+        with torch.device("meta"):
+            model = build.from_config(config)
+    except ValueError as error:  # transformers' word for: no causal language model
+        raise InputError(f"model {options.model!r} cannot be planned: {' '.join(str(error).split())}") from error
+    modules: list[nn.Module] = list(model.modules())
+    looked_up = {id(m.weight): m.weight.numel() for m in modules if isinstance(m, nn.Embedding)}
+    output = model.get_output_embeddings()
+    text = config.get_text_config()
+    experts = next((getattr(text, name) for name in _EXPERTS if getattr(text, name, None)), 1)
+    met = getattr(text, "num_experts_per_tok", None) or experts
+    body = 0
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1 and id(weight) not in looked_up and (output is None or weight is not output.weight):
+            body += weight.numel() * met // experts if ".experts." in name else weight.numel()
+    linear = [m for m in modules if isinstance(m, nn.Linear | Conv1D) and m is not output]
+    heads = getattr(text, "num_attention_heads", None) or 0
+    head_width = getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)
+    return ModelSize(
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        embedding=sum(looked_up.values()),
+        body=body,
+        head=0 if output is None else output.weight.numel(),
+        adapters=options.lora_rank * sum(sum(m.weight.shape) for m in linear),
+        layers=text.num_hidden_layers,
+        attention_width=heads * head_width,
+    )
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What computes: operations a second at best, and the share of them that training gets."""
+
+    flops: float = 312e12
+    utilisation: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.flops) and self.flops > 0):
+            raise InputError(f"gpu_flops={self.flops} must be a positive number of operations a second")
+        if not 0 < self.utilisation <= 1:
+            raise InputError(f"utilisation={self.utilisation} is a share of the peak, above 0 and at most 1")
+
+    def hours(self, flops: float) -> float:
+        """Hours of one GPU."""
+        return flops / (self.flops * self.utilisation) / _SECONDS

@@ -1,0 +1,309 @@
+"""What a curriculum will cost, before it is trained: stages, updates, tokens, floating-point operations, GPU-hours.
+
+Tokens are what the model reads in training: question, slots, shown steps, answer; no padding of a batch. Their number is an
+expectation over the data and over what `TextStages.training` leaves to chance: replay and smoothing. The stages, their slots
+and when they begin are those of `Internalization` and `Schedule`; nothing is decided here. `flops.py` has the formulas.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from internalize.errors import InputError
+from internalize.lm.evaluation.flops import Gpu, ModelSize, model_size
+from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, with_method
+from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import MAX_OFFSET, TextStages
+from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.internalization import SAMPLE, Internalization
+from internalize.lm.training.models import load_tokenizer, model_config
+
+By = Literal["stages", "steps"]
+_Floats = NDArray[np.float64]
+
+
+def expected_lengths(stages: TextStages, chains: Iterable[Chain], *, smooth: bool = True) -> _Floats:
+    """Expected length (row 0) and squared length (row 1) of a training sequence, by stage.
+
+    The expectation is over the chains and over the chances of `TextStages.training`, exactly: a chain's length is known for
+    every number of hidden units, and replay and smoothing are averages over these numbers.
+    """
+    total, count = np.zeros((2, stages.count)), 0
+    for chain, times in _kinds(chains):
+        total += times * _chain_lengths(stages, chain, smooth=smooth and math.isfinite(stages.options.smoothing))
+        count += times
+    return total / count
+
+
+def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats:
+    options, units = stages.options, len(chain.units)
+    sizes = [len(unit) for unit in chain.units]
+    gone = np.cumsum([0, *(reversed(sizes) if options.side == "right" else sizes)])
+    shown = len(chain) - gone
+    hidden = np.array([stages.hidden_units(chain, stage) for stage in range(stages.count)])
+    slots = np.array(stages.count_slots)[np.minimum(np.arange(units + 1), len(stages.count_slots) - 1)]
+    by_count = _powers(shown + slots * options.padded)
+    by_stage = _powers(shown[hidden] + np.array(stages.stage_slots) * options.padded)
+    if smooth:
+        offsets = np.arange(MAX_OFFSET + 1)
+        chances = np.exp(-options.smoothing * offsets)  # of at least this offset
+        chances[:-1] -= chances[1:]
+        reached = np.minimum(np.arange(units + 1)[:, None] + offsets[1:], units)
+        more = by_count[:, reached] @ chances[1:]
+        by_stage = np.where(hidden < units, chances[0] * by_stage + more[:, hidden], by_stage)
+        by_count[:, :units] = (chances[0] * by_count + more)[:, :units]
+    if options.replayed == "scattered":
+        replayed = _scattered(len(chain), np.zeros(0) if options.padded else np.array(sizes))[:, None]
+    elif options.replayed == "stages":
+        replayed = np.cumsum(by_stage, axis=1) / np.arange(1, stages.count + 1)
+    else:
+        fewer = np.cumsum(by_count, axis=1) - by_count  # over all smaller counts
+        replayed = (fewer[:, hidden] + by_stage) / (hidden + 1)
+    share = np.where(np.arange(stages.count) > 0, options.replay, 0.0)
+    return (1 - share) * by_stage + share * replayed
+
+
+def _scattered(length: int, sizes: NDArray[Any]) -> _Floats:
+    """Expected length and squared length where units of these sizes go, each with the same chance, which is any in 0 … 1."""
+    gone, gone_squared = sizes.sum() / 2, (sizes.sum() ** 2 - (sizes**2).sum()) / 3 + (sizes**2).sum() / 2
+    return np.array([length - gone, length**2 - 2 * length * gone + gone_squared], dtype=np.float64)
+
+
+def _powers(lengths: NDArray[Any]) -> _Floats:
+    return np.stack([lengths, lengths**2]).astype(np.float64)
+
+
+def _kinds(chains: Iterable[Chain]) -> list[tuple[Chain, int]]:
+    """One chain of each kind, as far as lengths go, and how often the kind occurs. Generated tasks have few."""
+    kinds: dict[tuple[Any, ...], tuple[Chain, int]] = {}
+    for chain in chains:
+        key = (len(chain.prompt), len(chain.answer), tuple(map(len, chain.units)), chain.levels)
+        kinds[key] = (chain, kinds.get(key, (chain, 0))[1] + 1)
+    return list(kinds.values())
+
+
+def stage_begins(options: LmTrainOptions, stages: int, updates_per_epoch: int | None) -> list[int]:
+    """The first update of every stage, and of what would come after the last one, if no stage ends before it must.
+
+    By accuracy a stage ends one update after an evaluation, so it may take a little more than ``stage_steps``.
+    """
+    schedule = Schedule(options, stages + 1, updates_per_epoch)
+    while len(schedule.begins) <= stages:
+        done = schedule.begins[-1] + max(int(schedule.longest(len(schedule.begins) - 1)) - 1, 1)
+        moved = schedule.advance(-(-done // options.eval_every) * options.eval_every, 0.0)
+        assert moved, "a stage must end when it has had its updates"
+    return schedule.begins
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage."""
+
+    stage: int
+    """Its number, from 1. Of adaptive only those are planned that it goes through if none stalls."""
+    hidden: int
+    """Hidden units of the longest chain."""
+    slots: int
+    steps: int
+    """Updates."""
+    tokens_per_update: float
+    tokens: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """One answer, on average."""
+
+    given_tokens: float
+    """The question and the slots."""
+    generated_tokens: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """A whole run of one method."""
+
+    method: LmMethod
+    levels: str
+    """Where levels come from, resolved."""
+    unit: str
+    """What is hidden one by one: steps or tokens."""
+    stages: tuple[StagePlan, ...]
+    steps: int
+    tokens: int
+    flops: float
+    gpu_hours: float
+    upper_bound: bool
+    """Whether a run may take less: then no stage but the last takes more updates than planned."""
+    reason: str | None
+    """Why it is an upper bound, or why a stage is never reached."""
+    answer: AnswerPlan
+    ratio_to_icot: float | None = None
+    """Operations of training as a fraction of icot's, if icot is planned, too."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Methods side by side on the same data and model."""
+
+    data: str
+    examples: int
+    """On which lengths are measured."""
+    batch: int
+    model: str
+    size: ModelSize
+    longest: int
+    """Tokens of the longest sequence."""
+    written: AnswerPlan
+    """An answer with the whole chain written before it."""
+    methods: tuple[MethodPlan, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One object; a single method's keys also at its top."""
+        found = asdict(self)
+        return {**found, **found["methods"][0]} if len(self.methods) == 1 else found
+
+
+def plan(
+    options: LmTrainOptions,
+    methods: Sequence[LmMethod],
+    *,
+    seed: int = 0,
+    by: By = "stages",
+    gpu: Gpu | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Plan:
+    """What training with these options costs, for each of the methods in place of ``options.method``.
+
+    Args:
+        options: as for training. Side and cutoff are those of icot and icot-steps; other methods go without.
+        methods: which to plan.
+        seed: of the data.
+        by: stages: every stage has its updates, the last as many as the others, so methods differ by their stages. steps:
+            ``options.steps`` updates in all, the last stage has what is left; as training does.
+        gpu: what computes. Default: an A100 in bfloat16 at two fifths of its peak.
+        say: told what a user should know.
+    """
+    gpu = gpu or Gpu()
+    methods = tuple(dict.fromkeys(methods))
+    _check(options, methods, by)
+    tokenizer, source = load_tokenizer(options.model), None
+    works: list[Internalization] = []
+    for method in methods:
+        asked = with_method(options, method)
+        if source is not None:
+            asked = replace(asked, test_examples=1)  # their words are in the tokenizer by now
+        works.append(Internalization(asked, tokenizer, seed=seed, source=source, say=say))
+        tokenizer, source = works[-1].tokenizer, works[-1].source
+    first = works[0]
+    longest = max(work.longest for work in works)
+    spare = max(work.spare for work in works)
+    size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest, spare))
+    count = min(first.source.size or SAMPLE // 10, SAMPLE)
+    examples = [first.source.train(position) for position in range(count)]
+    plans = [_method_plan(work, work.text.chains(work.leveled(examples)), by, size, gpu) for work in works]
+    icot = next((planned.flops for planned in plans if planned.method == "icot"), None)
+    written = [(len(c.prompt), len(c) - len(c.prompt)) for c in first.text.chains(examples)]
+    return Plan(
+        data=first.source.spec,
+        examples=count,
+        batch=options.batch,
+        model=options.model,
+        size=size,
+        longest=longest,
+        written=_answer(size, written),
+        methods=tuple(replace(p, ratio_to_icot=None if icot is None else p.flops / icot) for p in plans),
+    )
+
+
+def _check(options: LmTrainOptions, methods: Sequence[LmMethod], by: By) -> None:
+    if not methods:
+        raise InputError("methods is empty; name at least one to plan")
+    for method in methods:
+        if method not in LM_METHODS:
+            raise InputError(f"method={method!r} is not one of {', '.join(LM_METHODS)}")
+    if (options.side != "left" or options.cutoff is not None) and not {"icot", "icot-steps"}.intersection(methods):
+        raise InputError(f"side and cutoff belong to icot and icot-steps, and the plan is for {', '.join(methods)}")
+    if by not in get_args(By):
+        raise InputError(f"by={by!r} is neither stages nor steps")
+
+
+def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: ModelSize, gpu: Gpu) -> MethodPlan:
+    options, stages = work.options, work.stages
+    begins = stage_begins(options, len(stages.planned), work.updates_per_epoch)
+    assert len(work.schedule.begins) == 1 or work.schedule.begins == begins[:-1], "as training does"
+    total = begins[-1] if by == "stages" else options.steps
+    ends = [min(begin, total) for begin in begins[1:-1]] + [total]
+    unsmoothed = expected_lengths(stages, chains, smooth=False)
+    smoothed = expected_lengths(stages, chains)
+    rows: list[StagePlan] = []
+    for stage, begin, end in zip(stages.planned, begins, ends, strict=False):
+        begin = min(begin, total)
+        early = max(min(end, work.schedule.unsmoothed) - begin, 0)
+        updates = end - begin
+        tokens, squares = options.batch * (early * unsmoothed[:, stage] + (updates - early) * smoothed[:, stage])
+        rows.append(
+            StagePlan(
+                stage=stage + 1,
+                hidden=stages.hidden[stage],
+                slots=stages.stage_slots[stage] if options.padded else 0,
+                steps=updates,
+                tokens_per_update=float(tokens / updates if updates else options.batch * smoothed[0, stage]),
+                tokens=round(float(tokens)),
+                flops=size.training_flops(float(tokens), float(squares), every_layer=options.layer_loss > 0),
+            )
+        )
+    flops = sum(row.flops for row in rows)
+    given = stages.stage_slots[-1] if options.padded else 0
+    answers = [(len(c.prompt) + given, _shown(stages, c) + len(c.answer)) for c in chains]
+    return MethodPlan(
+        method=options.method,
+        levels=work.levels,
+        unit=work.text.unit,
+        stages=tuple(rows),
+        steps=total,
+        tokens=sum(row.tokens for row in rows),
+        flops=flops,
+        gpu_hours=gpu.hours(flops),
+        # A stage that is subdivided takes more than planned, but no run more than its updates in all.
+        upper_bound=(options.advance == "accuracy" or options.stop_at is not None)
+        and (by == "steps" or not options.subdivides),
+        reason=_reason(options, stages, begins, total),
+        answer=_answer(size, answers),
+    )
+
+
+def _shown(stages: TextStages, chain: Chain) -> int:
+    """Tokens of the chain that the last stage shows: none, but for `cot`."""
+    return sum(map(len, chain.units[stages.hidden_units(chain, stages.last) :]))
+
+
+def _answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
+    """The average of answers with so many tokens given and so many generated."""
+    flops = sum(size.answer_flops(*answer) for answer in answers)
+    given, generated = (sum(tokens) for tokens in zip(*answers, strict=True))
+    return AnswerPlan(given / len(answers), generated / len(answers), flops / len(answers))
+
+
+def _reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
+    said: list[str] = []
+    missed = next(((s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total), None)
+    if missed is not None:
+        stage, begin = missed
+        said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
+    if options.subdivides:
+        said.append(
+            f"planned with everything hidden at once; if that stalls for patience={options.patience} updates it goes on as "
+            f"log-icot, whose stages are subdivided if they stall, at worst into {stages.count} of one step each"
+        )
+    elif options.advance == "accuracy":
+        said.append("an upper bound: a stage ends sooner if held-out exact match reaches the threshold")
+    if options.stop_at is not None:
+        said.append(f"an upper bound: training ends sooner if exact match reaches stop_at={options.stop_at:g}")
+    return "; ".join(said) or None

@@ -1,0 +1,214 @@
+"""`lm probe`: where the reasoning went. How well each step of the chain can be read from each layer, stage by stage.
+
+A row is one step at one layer of one stage's model, with so much hidden; `docs/contract.md` has its keys. Tokens that never
+differ (separators, signs) teach nothing and are left out; of a step with several tokens every number is the mean over them.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from internalize.counter import words
+from internalize.errors import InputError
+from internalize.lm.probe.discriminant import chance, fit, tally
+from internalize.lm.probe.gradient_signal import measure_signals
+from internalize.lm.probe.probed_models import FEWEST, ProbedModels
+from internalize.lm.probe.stalls import accounts
+from internalize.lm.probe.states import Budget, Cells, Readings, Sequences, at_positions, cells_of, places, read_states
+from internalize.lm.stages.chains import TextFormat
+from internalize.lm.stages.removal import TextStages
+
+Json = dict[str, Any]
+
+
+def probe(
+    kept: ProbedModels,
+    hidden: Sequence[int] = (),
+    report: Callable[[int, int, str], None] = lambda done, total, seen: None,
+) -> Json:
+    """Read every model that is asked about, and return what ``--json`` prints.
+
+    Args:
+        kept: the models and the data.
+        hidden: budgets: numbers of hidden units. Default: those of the model's own stage, of the next, and of the last.
+        report: called with what is done, what there is to do, and what was done last.
+    """
+    began = time.perf_counter()
+    stages = kept.stages
+    if wrong := [count for count in hidden if not 0 <= count < len(stages.count_slots)]:
+        raise InputError(
+            f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the units of the longest chain"
+        )
+    jobs = [(stage, budget) for stage in kept.asked for budget in _budgets(kept, stage, hidden)]
+    asked = {(stage, budget.hidden) for stage, budget in jobs}
+    rows: list[Json] = []
+    also: list[Json] = []  # for the accounts: what the model had that a stage began with
+    model, before, at = None, None, 0
+    for done, (stage, budget) in enumerate(jobs):
+        if at != stage:
+            earlier = kept.before.get(stage)
+            before = None if earlier is None else model if at == earlier else kept.model(earlier)
+            model, at = kept.model(stage), stage
+        rows += _rows(kept, stage, budget, model, before)
+        own = budget.hidden == stages.hidden[min(stage - 1, stages.last)]
+        if own and before is not None and (kept.before[stage], budget.hidden) not in asked:
+            also += _rows(kept, kept.before[stage], budget, before, None)
+        report(done + 1, len(jobs), f"stage {stage}, {budget.hidden} hidden")
+    return {
+        "data": kept.data,
+        "examples": len(kept.examples),
+        "layers": max(row["layer"] for row in rows),
+        "steps": len(kept.levels),
+        "levels": kept.levels,
+        "rows": rows,
+        "accounts": accounts([*rows, *also], dict(enumerate(stages.hidden, 1)), kept.before, _made_of(kept)),
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def _budgets(kept: ProbedModels, stage: int, hidden: Sequence[int]) -> Iterator[Budget]:
+    """What is hidden from a stage's model, each number once. By default: as at its own stage, at the next that is planned, at those
+    that began with this model, and at the last. Of stages that hide as much of the longest chain its own counts, or the last.
+    """
+    stages = kept.stages
+    if hidden:
+        yield from (Budget.of(stages, count) for count in dict.fromkeys(hidden))
+        return
+    following = next((planned for planned in stages.planned if planned >= stage), stages.last)
+    after = {later - 1 for later, earlier in kept.before.items() if earlier == stage}
+    own = min(stage - 1, stages.last)
+    by_hidden = {stages.hidden[number]: number for number in sorted({following, *after, stages.last})}
+    for number in sorted({*(by_hidden | {stages.hidden[own]: own}).values()}):
+        yield stage_budget(stages, number)
+
+
+def stage_budget(stages: TextStages, stage: int) -> Budget:
+    """What a stage, from 0, hides."""
+    return Budget(stages.hidden[stage], stage)
+
+
+def sequences_of(kept: ProbedModels, budget: Budget) -> Sequences:
+    """What a model is given under a budget, with the tokens of the chain that differ between examples."""
+    found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
+    by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
+    cells = cells_of(by_steps, found, lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1)
+    if not cells.keys:
+        raise InputError(f"{kept.data}: no token of the chain differs between examples, or too few have it")
+    return Sequences([place.row for place in found], cells, kept.text.pad, kept.stages.options.keep_positions)
+
+
+def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: Any) -> Iterator[Json]:
+    """Every layer and step of one model under one budget; ``before`` is the model of the stage before, if there is one."""
+    sequences = sequences_of(kept, budget)
+    cells = sequences.cells
+    readings = read_states(model, sequences)
+    earlier = read_states(before, sequences, keep=False) if before is not None else None
+    hidden_before = None
+    if earlier is not None:
+        hidden_before = ~sequences_of(kept, stage_budget(kept.stages, kept.before[stage] - 1)).cells.shown
+    signals = measure_signals(model, sequences, child_positions(kept, sequences))
+    fitted = fitting_half(kept.seed, len(sequences.rows))
+    for layer in range(len(readings.states)):
+        elements: dict[int, list[Json]] = {}
+        for cell, (element, _) in enumerate(cells.keys):
+            measured = _read_cell(cells, cell, readings, layer, fitted)
+            measured["agreement"] = None
+            if earlier is not None and hidden_before is not None and readings.read[layer].numel():
+                some = cells.having(cell) & hidden_before[:, cell]
+                measured["agreement"] = _share(readings.read[layer][some, cell], earlier.read[layer][some, cell])
+            measured["gradient"] = signals.gradient[layer][cell]
+            measured["gradient_error"] = signals.gradient_error[layer][cell]
+            measured["child_attention"] = signals.attention[layer][cell]
+            measured["child_pull"] = signals.pull[layer][cell]
+            measured["other_pull"] = signals.other_pull[layer][cell]
+            elements.setdefault(element, []).append(measured)
+        for element, several in elements.items():
+            yield {
+                "stage": stage,
+                "hidden": budget.hidden,
+                "layer": layer,
+                "step": element + 1,
+                "level": kept.levels[element] if element < len(kept.levels) else None,
+                "tokens": len(several),
+                **{key: _mean([each[key] for each in several]) for key in several[0]},
+            }
+
+
+def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: Tensor) -> Json:
+    """One token at one layer, judged on the half of the examples that fits no probe."""
+    true, having, shown = cells.tokens[:, cell], cells.having(cell), cells.shown[:, cell]
+    judged = having & ~fitted
+
+    def probed(positions: Tensor, some: Tensor) -> float:
+        states = at_positions(readings.states[layer], positions)
+        return fit(states[some & fitted], true[some & fitted]).accuracy(states[some & ~fitted], true[some & ~fitted])
+
+    predicted, own = cells.predicted[:, cell], cells.own[:, cell]
+    in_slots = having & ~shown & (own != predicted)  # a token that is shown can always be read where it stands
+    readable = readings.read[layer].numel() > 0
+    return {
+        "shown": shown[having].double().mean().item(),
+        "chance": chance(true[judged]),
+        "probe": probed(predicted, having),
+        "probe_slot": probed(own, in_slots) if int(in_slots.sum()) >= FEWEST else None,
+        "lens": _share(readings.read[layer][judged, cell], true[judged]) if readable else None,
+        "error": readings.error[layer][judged, cell].double().mean().item() if readable else None,
+    }
+
+
+def child_positions(kept: ProbedModels, sequences: Sequences) -> list[list[tuple[int, ...]] | None]:
+    """For each cell the positions that stand for its children: of a word its own, of a step also the one that predicts it.
+
+    Only where every word and every step is one token, at the same place in all examples.
+    """
+    cells = sequences.cells
+    place = {element: cell for cell, (element, _) in enumerate(cells.keys)}
+    nothing: list[list[tuple[int, ...]] | None] = [None] * len(cells.keys)
+    prompts = {len(chain.prompt) for chain in kept.text.chains(kept.examples)}
+    asked = {len(example.question.split()) for example in kept.examples}
+    alike = len(prompts) == len(asked) == 1 and bool((cells.own == cells.own[0]).all())
+    if kept.children is None or not alike or len(place) != len(cells.keys) or len(place) != len(kept.children):
+        return nothing
+    count, first = asked.pop(), kept.text.begins
+    if prompts.pop() != first + count + 1:
+        return nothing
+
+    def positions(child: int) -> tuple[int, ...]:
+        if child < count:
+            return (first + child,)
+        cell = place[child - count]
+        return int(cells.own[0, cell]), int(cells.predicted[0, cell])
+
+    return [list(map(positions, kept.children[element])) for element, _ in cells.keys]
+
+
+def _made_of(kept: ProbedModels) -> list[list[int]] | None:
+    """For each step, and last the answer, the steps that it is made of, from 1; None where that is not known."""
+    asked = {len(example.question.split()) for example in kept.examples}
+    if kept.children is None or len(asked) != 1 or len(kept.children) != len(kept.levels) + 1:
+        return None
+    (count,) = asked
+    return [[child - count + 1 for child in own if child >= count] for own in kept.children]
+
+
+def fitting_half(seed: int, count: int) -> Tensor:
+    """Which examples fit the probes."""
+    order = words(seed, "order", 0, count).argsort(kind="stable")
+    fitted = torch.zeros(count, dtype=torch.bool)
+    fitted[torch.from_numpy(order[: count // 2])] = True
+    return fitted
+
+
+def _share(read: Tensor, true: Tensor) -> float | None:
+    """How many agree; None of nothing."""
+    return (read == true).double().mean().item() if len(read) else None
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Over the tokens of a step; of those that have a value. (Attention on children is of steps with one token.)"""
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if len(found) > 1 else found[0] if found else None

@@ -1,0 +1,196 @@
+"""Where each token of a chain is read: positions in the sequence that a model is given, and the states that it has there.
+
+A token is predicted at the position before its own. A hidden token's own position is its slot; where it has none (deleted, or
+more tokens than slots) both are the last position before the gap.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from internalize.curriculum import at_or_last
+from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import IGNORED, Row, TextStages
+from internalize.lm.training.collator import model_input
+from internalize.lm.training.loss import last_norm
+
+BATCH: Final = 128
+"""Examples that go through a model at once."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is hidden: what a stage hides or, without one, so many units of every chain."""
+
+    hidden: int
+    stage: int | None
+
+    @classmethod
+    def of(cls, stages: TextStages, hidden: int) -> "Budget":
+        """The budget of so many hidden units; where a stage hides as many, it is the last such stage's."""
+        return cls(hidden, max((s for s, count in enumerate(stages.hidden) if count == hidden), default=None))
+
+    def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, int]:
+        """Hidden units of a chain, and slots."""
+        if self.stage is not None:
+            return stages.hidden_units(chain, self.stage), stages.stage_slots[self.stage]
+        return min(self.hidden, len(chain.units)), at_or_last(stages.count_slots, self.hidden)
+
+
+@dataclass(frozen=True)
+class Places:
+    """A chain under a budget: its sequence and, for each token of the steps and of the answer, where it stands."""
+
+    row: Row
+    tokens: list[int]
+    own: list[int]
+    """Its position or that of its slot."""
+    predicted: list[int]
+    """The position that has to predict it."""
+    shown: list[bool]
+
+
+def places(stages: TextStages, chain: Chain, budget: Budget) -> Places:
+    """Where the tokens of a chain stand under a budget."""
+    hidden, slots = budget.of_chain(stages, chain)
+    lengths = list(map(len, chain.units))
+    first, count = len(chain.prompt), sum(lengths)
+    tokens = [token for unit in chain.units for token in unit] + list(chain.answer)
+    if stages.options.side == "right":
+        kept = sum(lengths[: len(lengths) - hidden])
+        gap, last = range(kept, count), first + kept - 1
+        own = [last if i in gap else first + i - (len(gap) if i >= count else 0) for i in range(len(tokens))]
+        predicted = [last if i in gap else at - 1 for i, at in enumerate(own)]
+    else:
+        gap, last = range(sum(lengths[:hidden])), first - 1
+        begins = first + (slots if stages.options.padded else 0) - len(gap)
+        own = [max(begins + i, last) for i in range(len(tokens))]
+        predicted = [max(at - 1, last) for at in own]
+    shown = [i not in gap for i in range(len(tokens))]
+    row = stages.sequence(chain, hidden, slots, supervise_hidden=stages.options.slot_loss > 0)
+    return Places(row, tokens, own, predicted, shown)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What is read: token ``j`` of element ``e`` of the chain, for each pair in ``keys``. All tensors are examples × cells."""
+
+    keys: list[tuple[int, int]]
+    tokens: Tensor
+    """The true ones; `IGNORED` where an example has no such token."""
+    own: Tensor
+    predicted: Tensor
+    shown: Tensor
+
+    def having(self, cell: int) -> Tensor:
+        """Which examples have it."""
+        return self.tokens[:, cell] != IGNORED
+
+
+def cells_of(chains: Sequence[Chain], found: Sequence[Places], keep: Callable[[Tensor], bool]) -> Cells:
+    """The cells whose tokens are to be kept, by element and token.
+
+    Args:
+        chains: by steps, whatever the curriculum removes one by one. The answer is the last element of the longest.
+        found: where their tokens stand.
+        keep: of the true tokens of the examples that have a cell, whether it is read.
+    """
+    answer = max(len(chain.units) for chain in chains)
+    at: dict[tuple[int, int], dict[int, int]] = {}  # cell → example → number of the token
+    for example, chain in enumerate(chains):
+        number = 0
+        for element, unit in [*enumerate(chain.units), (answer, chain.answer)]:
+            for token in range(len(unit)):
+                at.setdefault((element, token), {})[example] = number
+                number += 1
+    keys = [key for key in sorted(at) if keep(torch.tensor([found[e].tokens[i] for e, i in at[key].items()]))]
+
+    def table(of: Callable[[Places, int], int], missing: int) -> Tensor:
+        rows = [
+            [of(place, at[key][example]) if example in at[key] else missing for key in keys]
+            for example, place in enumerate(found)
+        ]
+        return torch.tensor(rows, dtype=torch.int64).reshape(len(found), len(keys))
+
+    return Cells(
+        keys,
+        table(lambda place, i: place.tokens[i], IGNORED),
+        table(lambda place, i: place.own[i], 0),
+        table(lambda place, i: place.predicted[i], 0),
+        table(lambda place, i: place.shown[i], 0).bool(),
+    )
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a model is given under a budget, and what is read there."""
+
+    rows: list[Row]
+    cells: Cells
+    pad: int
+    positions: bool
+    """Whether the model is told the position numbers: only where they have a gap."""
+
+    def batches(self, device: Any, count: int | None = None) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+        """The first sequences as a model takes them, some at once, and which ones these are."""
+        rows = self.rows[:count]
+        for start in range(0, len(rows), BATCH):
+            some = rows[start : start + BATCH]
+            longest = max(len(row.tokens) for row in self.rows)  # all batches alike, so that states can be put together
+            batch = model_input(some, self.pad, positions=self.positions, least=longest)
+            yield slice(start, start + len(some)), {name: column.to(device) for name, column in batch.items()}
+
+
+@dataclass(frozen=True)
+class Readings:
+    """A model's states, and what its own head reads from them: a tensor a layer, the first of the embedding."""
+
+    states: list[Tensor]
+    """Examples × positions × width; none if they were not asked for."""
+    read: list[Tensor]
+    """The token that the head finds likeliest at the predicting position, examples × cells. Empty for a layer that cannot
+    be read because the norm before the head is not known."""
+    error: list[Tensor]
+    """1 − the probability that the head gives to the true token, likewise."""
+
+
+def read_states(model: Any, sequences: Sequences, *, keep: bool = True) -> Readings:
+    """Let a model read sequences, and read it; ``keep`` its states, too."""
+    norm, head, cells = last_norm(model), model.get_output_embeddings(), sequences.cells
+    states: dict[int, list[Tensor]] = {}
+    read: dict[int, list[Tensor]] = {}
+    error: dict[int, list[Tensor]] = {}
+    with torch.no_grad():
+        for some, batch in sequences.batches(model.device):
+            del batch["labels"]
+            every: tuple[Tensor, ...] = model(**batch, output_hidden_states=True, use_cache=False).hidden_states
+            tokens, predicted = cells.tokens[some].to(model.device), cells.predicted[some].to(model.device)
+            for layer, state in enumerate(every):
+                if keep:
+                    states.setdefault(layer, []).append(state.float().cpu())
+                last = layer == len(every) - 1  # transformers gives it with the norm applied
+                normed = state if last else norm(state) if norm is not None else None
+                found = _read(head, normed, tokens, predicted) if normed is not None else (torch.empty(0),) * 2
+                read.setdefault(layer, []).append(found[0])
+                error.setdefault(layer, []).append(found[1])
+    together = ([torch.cat(parts) for parts in layers.values()] for layers in (states, read, error))
+    return Readings(*together)
+
+
+def _read(head: Any, states: Tensor, tokens: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
+    """What the head reads for each cell, and its error; a cell at a time, for vocabularies are large."""
+    read: list[Tensor] = []
+    error: list[Tensor] = []
+    for cell in range(tokens.shape[1]):
+        likely = head(at_positions(states, predicted[:, cell])).float().softmax(1)
+        read.append(likely.argmax(1))
+        error.append(1 - likely.gather(1, tokens[:, cell].clamp(min=0)[:, None])[:, 0])
+    return torch.stack(read, 1).cpu(), torch.stack(error, 1).cpu()
+
+
+def at_positions(values: Tensor, positions: Tensor) -> Tensor:
+    """Of examples × positions × …, one position of each example."""
+    return values[torch.arange(len(positions), device=values.device), positions]

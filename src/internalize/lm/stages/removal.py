@@ -1,0 +1,215 @@
+"""What a stage leaves of a chain: hidden units, slots in their place, supervised tokens.
+
+`curriculum.py` decides which units are hidden. They are always the front of the chain (or its end, for ``side="right"``),
+so a model can be given what is hidden and write the rest.
+
+The slots must tell nothing about the chain that they stand for, or the answer would leak at inference, where no chain is
+known. So at a stage every example has the same number: as many as the longest hidden part of any example has tokens. Where
+all chains are alike, as for parity, that is padding exactly in place.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import cycle, islice
+from typing import Final
+
+from internalize.curriculum import Curriculum, at_or_last, hidden_at, subdivide
+from internalize.errors import InputError
+from internalize.lm.options import CurriculumOptions
+from internalize.lm.stages.chains import Chain, Unit
+
+IGNORED: Final = -100
+"""The label that carries no loss, in torch and in transformers."""
+MAX_OFFSET: Final = 99
+"""Of smoothing, as published: one of 100 offsets, the last of which takes the tail of the distribution."""
+
+
+def unit_of(options: CurriculumOptions, levels: str) -> Unit:
+    """What the curriculum removes one by one: steps or tokens. ``levels`` is the resolved source of levels."""
+    halved = options.curriculum().method == "log-icot" and levels == "tokens"
+    return "token" if options.method in ("icot", "doubling") or halved else "step"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence: tokens, labels (`IGNORED` where there is no loss), position numbers."""
+
+    tokens: list[int]
+    labels: list[int]
+    positions: list[int]
+
+
+@dataclass(frozen=True)
+class TextStages:
+    """The stages of a curriculum on a data set: how many there are, and what each makes of a chain."""
+
+    options: CurriculumOptions
+    slot: int
+    """The token that stands in a slot."""
+    hidden: tuple[int, ...]
+    """By stage: hidden units of the longest chain."""
+    stage_slots: tuple[int, ...]
+    """By stage: slots that an example has."""
+    count_slots: tuple[int, ...]
+    """By number of hidden units: slots, for replayed and smoothed examples."""
+    targets: tuple[int, ...]
+    """Which stages are the curriculum's own: all, unless it subdivides them."""
+
+    @classmethod
+    def measure(cls, options: CurriculumOptions, chains: Iterable[Chain], slot: int) -> "TextStages":
+        """The stages of a curriculum on these chains."""
+        curriculum = options.curriculum()
+        longest: dict[tuple[int, tuple[int, ...] | None], list[int]] = {}  # kind of chain → tokens of its first units
+        for chain in chains:
+            lengths = _prefix_lengths(chain, options.side == "right")
+            kind = (len(chain.units), chain.levels)
+            longest[kind] = [max(pair) for pair in zip(longest.get(kind, lengths), lengths, strict=True)]
+        own = {kind: hidden_units(curriculum, *kind) for kind in longest}
+        targets = subdivide(own.values()) if options.subdivides else tuple(range(max(map(len, own.values()))))
+        count = targets[-1] + 1
+        stages = {kind: [hidden_at(stage, hidden, targets) for stage in range(count)] for kind, hidden in own.items()}
+        most = math.inf if options.slots is None else options.slots
+        return cls(
+            options,
+            slot,
+            tuple(max(hidden[stage] for hidden in stages.values()) for stage in range(count)),
+            tuple(
+                int(min(most, max(longest[kind][hidden[stage]] for kind, hidden in stages.items())))
+                for stage in range(count)
+            ),
+            tuple(
+                int(min(most, max(at_or_last(lengths, units) for lengths in longest.values())))
+                for units in range(max(map(len, longest.values())))
+            ),
+            targets,
+        )
+
+    @property
+    def count(self) -> int:
+        """How many stages there are."""
+        return len(self.stage_slots)
+
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """The stages that training goes through if none is given up: all, or just the first and the last."""
+        return tuple(sorted({0, self.last})) if self.options.subdivides else self.targets
+
+    @property
+    def last(self) -> int:
+        """The stage that hides most: everything, but for `cot`."""
+        return self.count - 1
+
+    @cached_property
+    def _curriculum(self) -> Curriculum:
+        return self.options.curriculum()
+
+    def longest(self, chain: Chain) -> int:
+        """Positions that a chain's sequences need, at whatever stage, replayed and smoothed ones included."""
+        if not (self.options.padded or self.options.keep_positions):
+            return len(chain)
+        gone = _prefix_lengths(chain, self.options.side == "right")  # tokens hidden with 0, 1, … units
+        counts = [len(chain) - tokens + at_or_last(self.count_slots, units) for units, tokens in enumerate(gone)]
+        stages = [len(chain) - gone[self.hidden_units(chain, s)] + slots for s, slots in enumerate(self.stage_slots)]
+        return max(*counts, *stages)
+
+    def hidden_units(self, chain: Chain, stage: int) -> int:
+        """How many units of a chain a stage hides. A chain with fewer stages stays at its last; one with more, which was not
+        among those measured, loses all that is left of it in the last stage.
+        """
+        if stage == self.last and self.options.method != "cot":
+            return len(chain.units)
+        return hidden_at(stage, hidden_units(self._curriculum, len(chain.units), chain.levels), self.targets)
+
+    def training(self, chain: Chain, stage: int, chance: Sequence[float], *, smooth: bool = True) -> Row:
+        """The sequence of one training example; ``chance`` has numbers in [0, 1) that decide what is random: four and, for
+        scattered replay, one for each unit.
+        """
+        options = self.options
+        supervise_hidden = chance[3] < options.slot_loss
+        hidden, slots = self.hidden_units(chain, stage), self.stage_slots[stage]
+        if stage > 0 and chance[0] < options.replay:
+            if options.replayed == "scattered":
+                gone = [one < chance[1] for one in islice(cycle(chance[4:]), len(chain.units))]
+                return self.scattered(chain, gone, supervise_hidden=supervise_hidden)
+            if options.replayed == "stages":
+                earlier = int(chance[1] * (stage + 1))
+                hidden, slots = self.hidden_units(chain, earlier), self.stage_slots[earlier]
+            else:
+                count = int(chance[1] * (hidden + 1))
+                hidden, slots = count, slots if count == hidden else at_or_last(self.count_slots, count)
+        if smooth and (offset := smoothing_offset(options.smoothing, chance[2])) and hidden < len(chain.units):
+            hidden = min(hidden + offset, len(chain.units))
+            slots = at_or_last(self.count_slots, hidden)
+        return self.sequence(chain, hidden, slots, supervise_hidden=supervise_hidden)
+
+    def sequence(self, chain: Chain, hidden: int, slots: int, *, supervise_hidden: bool = False) -> Row:
+        """The sequence with so many units hidden and so many slots for them."""
+        right = self.options.side == "right"
+        kept = len(chain.units) - hidden
+        shown = [token for unit in (chain.units[:kept] if right else chain.units[hidden:]) for token in unit]
+        prompt, answer = list(chain.prompt), list(chain.answer)
+        if self.options.padded:
+            gone = [token for unit in chain.units[:hidden] for token in unit] if supervise_hidden else []
+            gone = gone[-slots:] if slots else []
+            middle = [self.slot] * slots
+            labels = [IGNORED] * (len(prompt) + slots - len(gone)) + gone + shown + answer
+            tokens = prompt + middle + shown + answer
+            return Row(tokens, labels, list(range(len(tokens))))
+        tokens = prompt + shown + answer
+        positions = list(range(len(tokens)))
+        if self.options.keep_positions:
+            after = len(prompt) + (len(shown) if right else 0)
+            positions[after:] = range(after + slots, len(tokens) + slots)
+        return Row(tokens, [IGNORED] * len(prompt) + shown + answer, positions)
+
+    def scattered(self, chain: Chain, gone: Sequence[bool], *, supervise_hidden: bool = False) -> Row:
+        """The sequence with any units hidden, each in its place: every token of theirs leaves a slot, or nothing."""
+        tokens, labels, positions = list(chain.prompt), [IGNORED] * len(chain.prompt), list(range(len(chain.prompt)))
+        at = len(tokens)
+        for unit, hidden in [*zip(chain.units, gone, strict=True), (chain.answer, False)]:
+            if not hidden or self.options.padded:
+                tokens += [self.slot] * len(unit) if hidden else unit
+                labels += [IGNORED] * len(unit) if hidden and not supervise_hidden else unit
+                positions += range(at, at + len(unit))
+            at += len(unit)
+        return Row(tokens, labels, positions if self.options.keep_positions else list(range(len(tokens))))
+
+    def prompt(self, chain: Chain, stage: int) -> Row:
+        """What a model is given to answer at a stage: the question and, for padding, the stage's slots. Nothing of the
+        chain is in it. It goes on with the steps that the stage shows, then the answer; ``positions`` has one number more
+        than there are tokens: that of the first token to be generated. (With ``side="right"`` the gap that kept positions
+        leave is after steps that the model writes, nobody knows where, so it is left only where there are none.)
+        """
+        tokens = [*chain.prompt, *[self.slot] * (self.stage_slots[stage] if self.options.padded else 0)]
+        gap = self.options.keep_positions and not self.options.padded
+        skipped = self.stage_slots[stage] if gap and (self.options.side == "left" or stage == self.last) else 0
+        return Row(tokens, [], [*range(len(tokens)), len(tokens) + skipped])
+
+
+@lru_cache(maxsize=4096)
+def hidden_units(curriculum: Curriculum, units: int, levels: tuple[int, ...] | None) -> tuple[int, ...]:
+    """How many of a chain's units each stage hides. They are the front of the chain, or its end."""
+    stages = curriculum.stages(units + 1, levels)
+    for stage in stages:
+        first = units - len(stage.hidden) if curriculum.side == "right" else 0
+        if stage.hidden != tuple(range(first, first + len(stage.hidden))):
+            raise InputError(
+                f"levels={levels} decrease along the chain; its steps must be in the order of their levels, "
+                "so that what a stage hides is the front"
+            )
+    return tuple(len(stage.hidden) for stage in stages)
+
+
+def smoothing_offset(smoothing: float, chance: float) -> int:
+    """From a number in [0, 1): o with probability proportional to e^(−λ·o), `MAX_OFFSET` at most."""
+    return 0 if math.isinf(smoothing) else int(min(-math.log1p(-chance) / smoothing, MAX_OFFSET))
+
+
+def _prefix_lengths(chain: Chain, right: bool) -> list[int]:
+    """Tokens in the first (or last) 0, 1, … units."""
+    lengths = [0]
+    for unit in reversed(chain.units) if right else chain.units:
+        lengths.append(lengths[-1] + len(unit))
+    return lengths

@@ -1,0 +1,328 @@
+"""The callback that takes a Trainer through the stages: evaluates, decides when a stage ends, keeps its place, and goes back to
+the weights of the last good stage where the schedule does.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from internalize.errors import InputError
+from internalize.lm.data.example import Example
+from internalize.lm.options import LmTrainOptions
+from internalize.lm.stages.chains import TextFormat
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.stages.schedule import Attempt, Best, Schedule
+from internalize.lm.training.generation import generate_answers
+from internalize.lm.training.loss import held_out_loss
+from internalize.storage.files import (
+    check_seal,
+    file_digests,
+    load_tensors,
+    read_json,
+    reading,
+    save_tensors,
+    sealed,
+    write_json,
+)
+
+Json = dict[str, Any]
+PLACE: Final = "internalize.json"
+"""In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
+GOOD: Final = "good.safetensors"
+"""In a Trainer's checkpoint: the weights to go back to, if the attempt under way may fail."""
+
+
+class StageCallback(TrainerCallback):
+    """Evaluates at the current stage, moves on by the schedule, and resumes with the Trainer's own checkpoints."""
+
+    def __init__(
+        self,
+        options: LmTrainOptions,
+        text: TextFormat,
+        stages: TextStages,
+        schedule: Schedule,
+        validation: Sequence[Example],
+    ) -> None:
+        self.options, self.text, self.stages, self.schedule = options, text, stages, schedule
+        self.validation = validation[: options.eval_examples]
+        if not self.validation:
+            raise InputError("no examples are held out, and stages are judged by them; give some as validation")
+        self.finished_stages: list[Json] = []
+        """One record an attempt at a stage that has ended, as in the result."""
+        self.latest: Json = {}
+        """The last evaluation."""
+        self.ended: int | None = None
+        """After how many updates training was over; None while it is not."""
+        self.seconds = 0.0
+        self.on_metrics: Callable[[Json], None] = lambda metrics: None
+        """Called with every evaluation."""
+        self.on_stage_end: Callable[[int], None] = lambda stage: None
+        """Called with every stage that has ended, counted from 0, before anything says so that a checkpoint keeps."""
+        self.saved_place: Callable[[], Json] = dict
+        """What else a checkpoint should remember."""
+        self.interrupted: Callable[[], bool] = lambda: False
+        """Asked after every update whether to save and stop."""
+        self.anneal = False
+        """Whether the learning rate falls to nothing at the end. A Trainer of one's own has a schedule of its own."""
+        self.keep_history = True
+        """Whether the Trainer's log may grow. A line an update makes checkpoints long."""
+        self._losses = (0.0, 0)
+        self._good: dict[str, torch.Tensor] = {}
+        self._stop_at: int | None = None
+        self._began = 0.0
+        self._evaluated: Json | None = None
+
+    # Events, in the order in which a Trainer raises them
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuse arguments under which batches would not be those of their stage; go back to a checkpoint's place."""
+        batch = args.train_batch_size * args.gradient_accumulation_steps * _processes(args)[1]
+        if args.train_sampling_strategy != "sequential":
+            raise InputError(
+                "TrainingArguments need train_sampling_strategy='sequential': the collator shuffles by itself"
+            )
+        if state.max_steps > self.options.steps:
+            raise InputError(
+                f"TrainingArguments make {state.max_steps} updates, the options {self.options.steps}: beyond these the data "
+                "would begin anew; take max_steps from arguments()"
+            )
+        if args.ignore_data_skip:
+            raise InputError("TrainingArguments need ignore_data_skip=False: positions decide what a batch hides")
+        if batch != self.options.batch:
+            raise InputError(f"TrainingArguments make batches of {batch}, the options of {self.options.batch}")
+        if args.dataloader_num_workers and self.options.advance == "accuracy":
+            raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not hear of a new stage")
+        self.schedule.restart()
+        self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
+        if state.global_step:
+            self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+        state.compute_steps(args, state.max_steps)  # as asked for now, not as it was when a checkpoint was made
+        self._began = time.perf_counter() - self.seconds
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The last good weights where a smaller removal is tried, and a new optimizer there, or at every stage, if that is
+        asked for; at the end a learning rate that falls to nothing.
+        """
+        back = self.schedule.goes_back(state.global_step)
+        if back:
+            put_back(kwargs["model"], self._good)
+            self._good = self._good if self.schedule.may_go_back else {}
+        if back or (self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]):
+            kwargs["optimizer"].state.clear()
+        left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
+        falling = self._falling(state.max_steps)
+        if self.anneal and left <= falling:
+            for group in kwargs["optimizer"].param_groups:
+                group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Evaluate when it is time, and move on when the schedule says so."""
+        done = state.global_step
+        number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
+        recorded = len(self.finished_stages) > number  # when the next was set to begin
+        ends = self.schedule.attempt(done) != number and not recorded
+        if done % self.options.eval_every == 0 or ends or done in (self._stop_at, state.max_steps):
+            model = kwargs["model"]
+            accuracy = self.exact_match(model, stage, args)
+            loss = None
+            if self.schedule.may_go_back:
+                loss = _finite(self.held_out_loss(model, stage, args), done)
+            control.should_log = True  # the Trainer knows the loss, and says it in on_log
+            self._evaluated = {
+                "step": done,
+                "stage": stage + 1,
+                "hidden": self.stages.hidden[stage],
+                "samples": done * self.options.batch,
+                "tokens": int(state.num_input_tokens_seen),
+                "exact_match": accuracy,
+                **({} if loss is None else {"held_out_loss": loss}),
+            }
+            last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
+            if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
+                self._stop_at = done + self._falling(state.max_steps)
+            good = self.schedule.good
+            if ends or (self._stop_at is None and self.schedule.advance(done, accuracy, loss)):
+                next_begins = self.schedule.attempts[number + 1].begins
+                self._end_stage(model, args, number, accuracy, min(next_begins, state.max_steps))
+                recorded = True
+            if self.schedule.good != good:
+                self._good = trained_weights(model) if self.schedule.may_go_back else {}
+            if done in (self._stop_at, state.max_steps):
+                if not recorded:
+                    self._end_stage(model, args, number, accuracy, done)
+                self.ended = done
+                control.should_training_stop = True
+                if done < state.max_steps:
+                    control.should_save = False  # a Trainer that is resumed from here would train on
+        if self.ended is None and self.interrupted():
+            control.should_save = control.should_training_stop = True
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Hand on the evaluation together with the mean of the training losses that were logged since the one before."""
+        if "loss" not in kwargs.get("logs", {}):
+            return
+        loss = _finite(float(kwargs["logs"]["loss"]), state.global_step)
+        self._losses = (self._losses[0] + loss, self._losses[1] + 1)
+        if not self.keep_history:
+            state.log_history.clear()
+        if self._evaluated is not None:
+            self.seconds = time.perf_counter() - self._began
+            loss = self._losses[0] / self._losses[1]
+            self.latest = {**self._evaluated, "loss": loss, "seconds": round(self.seconds, 3)}
+            self._evaluated, self._losses = None, (0.0, 0)
+            if args.process_index == 0:
+                self.on_metrics(self.latest)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Say in the checkpoint where the curriculum stands."""
+        if args.world_size > 1:
+            torch.distributed.barrier()  # every process has written its part
+        if args.process_index == 0:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            self.seconds = time.perf_counter() - self._began
+            if self._good:
+                save_tensors(folder / GOOD, self._good)
+            place = {
+                "step": state.global_step,
+                "attempts": self.schedule.attempts,
+                "good": self.schedule.good,
+                "held": self.schedule.held,
+                "best": self.schedule.best,
+                "stages": self.finished_stages,
+                "latest": self.latest,
+                "stop_at": self._stop_at,
+                "losses": self._losses,
+                "seconds": self.seconds,
+                "files": _digests(folder),
+            }
+            write_json(folder / PLACE, sealed({**place, **self.saved_place()}))
+
+    # What they do
+
+    def _falling(self, steps: int) -> int:
+        """Updates at the end over which the learning rate falls."""
+        return min(self.options.consolidate, steps // 4)
+
+    def _end_stage(self, model: Any, args: TrainingArguments, number: int, accuracy: float, end: int) -> None:
+        began, stage = self.schedule.attempts[number]
+        record: Json = {
+            "stage": stage + 1,
+            "hidden": self.stages.hidden[stage],
+            "steps": end - began,
+            "exact_match": accuracy,
+            "passed": accuracy >= self.options.threshold,
+        }
+        if self.options.budgets == "stages":
+            record["budgets"] = [self.exact_match(model, shown, args) for shown in self.stages.targets]
+        if args.process_index == 0:
+            self.on_stage_end(stage)
+        self.finished_stages.append(record)
+
+    def exact_match(self, model: Any, stage: int, args: TrainingArguments | None = None) -> float:
+        """Greedy exact match on the held-out examples at a stage, shared out among the processes."""
+        rank, world = _processes(args) if args else (0, 1)
+        mine = self.validation[rank::world]
+        right = sum(generate_answers(model, self.text, self.stages, mine, stage).right(mine)) if mine else 0
+        (right,) = _summed([right], model, world)
+        return right / len(self.validation)
+
+    def held_out_loss(self, model: Any, stage: int, args: TrainingArguments) -> float:
+        """Loss on the held-out examples at a stage, a token that it supervises, shared out among the processes."""
+        rank, world = _processes(args)
+        at_once = max(self.options.batch // self.options.accumulate // world, 1)
+        loss, tokens = held_out_loss(model, self.text, self.stages, self.validation[rank::world], stage, at_once)
+        loss, tokens = _summed([loss, tokens], model, world)
+        return loss / tokens
+
+    def restore(self, checkpoint: Path) -> None:
+        """Stand where a checkpoint was made."""
+        place = read_place(checkpoint)
+        self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
+        self.schedule.good, self.schedule.held = place["good"], place["held"]
+        self.schedule.best = Best(*place["best"])
+        self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
+        self.finished_stages = place["stages"]
+        self.latest = place["latest"]
+        self._stop_at = place["stop_at"]
+        self._losses = (place["losses"][0], place["losses"][1])
+        self.seconds = place["seconds"]
+
+
+def trained_weights(model: Any) -> dict[str, torch.Tensor]:
+    """A copy of the parameters that are trained, out of the way of a GPU's memory."""
+    return {name: weight.detach().to("cpu", copy=True) for name, weight in _trained(model).items()}
+
+
+def put_back(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give a model's trained parameters these values."""
+    trained = _trained(model)
+    assert trained.keys() == weights.keys(), "what was kept is what is trained"
+    with torch.no_grad():
+        for name, weight in trained.items():
+            weight.copy_(weights[name])
+
+
+def _trained(model: Any) -> dict[str, torch.nn.Parameter]:
+    return {name.removeprefix("module."): w for name, w in model.named_parameters() if w.requires_grad}
+
+
+def read_place(checkpoint: Path) -> Json:
+    """What a checkpoint says of the curriculum, after its files have been found undamaged."""
+    place = read_json(checkpoint / PLACE)
+    check_seal(place, checkpoint / PLACE)
+    kinds = {"sha256": str, "step": int, "good": int, "latest": dict, "files": dict}
+    kinds |= dict.fromkeys(("held", "seconds"), (int, float))
+    kinds |= dict.fromkeys(("attempts", "best", "stages", "losses"), list)
+    kinds |= {"stop_at": (int, type(None))}
+    for key, kind in kinds.items():
+        if not isinstance(place.get(key), kind):
+            raise InputError(f"{checkpoint / PLACE} is damaged: its {key} is {place.get(key)!r}")
+    with reading(checkpoint):
+        found = _digests(checkpoint)
+    for name, digest in place["files"].items():
+        if found.get(name) != digest:
+            raise InputError(
+                f"{checkpoint / name} is damaged or missing; remove {checkpoint} to go on from the one before"
+            )
+    return place
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """A Trainer's checkpoints that were written to their end, oldest first."""
+    found = {path.parent.name.removeprefix("checkpoint-"): path.parent for path in folder.glob(f"checkpoint-*/{PLACE}")}
+    return [found[step] for step in sorted(filter(str.isdecimal, found), key=int)]
+
+
+def _processes(args: Any) -> tuple[int, int]:
+    """Which process of how many this is."""
+    return args.process_index, args.world_size
+
+
+def _finite(loss: float, updates: int) -> float:
+    """The loss, or what to do about it."""
+    if not math.isfinite(loss):
+        raise InputError(f"the loss is {loss} after {updates} updates; a smaller --lr or --clip may help")
+    return loss
+
+
+def _summed(numbers: list[float], model: Any, processes: int) -> list[float]:
+    """The sums over all processes."""
+    if processes == 1:
+        return numbers
+    total = torch.tensor(numbers, device=model.device, dtype=torch.float64)
+    torch.distributed.all_reduce(total)
+    return [float(number) for number in total]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """What each file of a checkpoint is known by."""
+    return file_digests(path for path in folder.iterdir() if path.is_file() and path.name != PLACE)

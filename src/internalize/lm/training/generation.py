@@ -1,0 +1,229 @@
+"""Greedy answers, many at once: left padding, cache, nothing of the chain given away.
+
+What an example gets does not depend on its neighbours in a batch: padding is masked and has no positions, and every example
+may write as many tokens as any other.
+"""
+
+import contextlib
+import operator
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from internalize.errors import InputError
+from internalize.intervals import wilson
+from internalize.lm.data.example import Example
+from internalize.lm.stages.chains import Chain, TextFormat
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.collator import padded
+from internalize.lm.training.models import positions_of
+
+ROOM: Final = 8
+"""Tokens that a model may write beyond the longest true continuation before it is cut off."""
+BATCH: Final = 256
+"""Examples at once, unless a caller wants another number."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model generated: one answer an example (None where it gave none), the tokens it took, the time."""
+
+    answers: list[str | None]
+    generated_tokens: int
+    seconds: float
+
+    def exact_match(self, examples: Sequence[Example]) -> float:
+        """The share of answers that are the true ones, word for word."""
+        if not examples:
+            raise InputError("there are no examples, so no share of them is right")
+        return sum(self.right(examples)) / len(examples)
+
+    def summary(self, examples: Sequence[Example]) -> dict[str, float]:
+        """The same with its 95 % interval, by the contract's names."""
+        share = self.exact_match(examples)
+        low, high = wilson(sum(self.right(examples)), len(examples))
+        found = {"exact_match": share, "exact_match_low": low, "exact_match_high": high}
+        return {**found, "word_match": self.word_match(examples), "examples": len(examples)}
+
+    def word_match(self, examples: Sequence[Example]) -> float:
+        """The mean share of an answer's words that stand in their true place: what is half right counts by half.
+
+        A word too many or too few is a wrong one.
+        """
+        pairs = [((answer or "").split(), e.answer.split()) for answer, e in zip(self.answers, examples, strict=True)]
+        shares = (sum(map(operator.eq, own, truth)) / max(len(own), len(truth)) for own, truth in pairs)
+        return sum(shares) / len(pairs)
+
+    def right(self, examples: Sequence[Example]) -> list[bool]:
+        """Whether each answer is the true one."""
+        truths = (" ".join(example.answer.split()) for example in examples)
+        return [answer == truth for answer, truth in zip(self.answers, truths, strict=True)]
+
+
+def generate_answers(
+    model: Any,
+    text: TextFormat,
+    stages: TextStages,
+    examples: Sequence[Example],
+    stage: int,
+    *,
+    batch: int = BATCH,
+    true_length: bool = False,
+    longest: int | None = None,
+    on_batch: Callable[[int], None] = lambda examples: None,
+) -> Answers:
+    """Let the model answer every example greedily at a stage: the steps that the stage shows are written by the model.
+
+    Where a stage hides the whole chain, an answer counts only if the model writes nothing before it. An example that
+    has no room in the model's positions gets no answer.
+
+    Args:
+        model: a causal language model of transformers.
+        text: how examples become tokens.
+        stages: the curriculum on these data.
+        examples: what to answer. Their chains serve only to know how long an answer may get.
+        stage: what is hidden; the last stage hides the whole chain.
+        batch: examples at once.
+        true_length: write exactly as many tokens as the longest true continuation of a batch, whatever they are, to time
+            it; the answers then mean nothing. Default: until the end token.
+        longest: tokens that it may write. Default: some more than the longest true continuation has.
+        on_batch: called with the number of examples of every batch that is done.
+    """
+    if batch < 1:
+        raise InputError(f"batch={batch} must be at least 1")
+    if longest is not None and longest < 1:
+        raise InputError(f"longest={longest} must be at least 1")
+    model = _generating(model)
+    chains = text.chains(examples)
+    lengths = [continuation_length(stages, chain, stage) for chain in chains]
+    room = [positions_left(model, stages, chain, stage) for chain in chains]
+    order = [i for i in range(len(chains)) if room[i] > 0]
+    order.sort(key=lambda i: (lengths[i], len(chains[i].prompt)))  # alike lengths together: little padding, few steps
+    most = longest or max(lengths, default=0) + ROOM
+    direct = stage == stages.last and stages.hidden[stage] > 0  # before, some chains may show steps yet
+    answers: list[str | None] = [None] * len(chains)
+    generated = 0
+    was_training, began = model.training, time.perf_counter()
+    model.eval()
+    try:
+        for start in range(0, len(order), batch):
+            some = order[start : start + batch]
+            forced = max(lengths[i] for i in some) if true_length else None
+            rows = _generate(model, text, stages, [chains[i] for i in some], stage, most, forced)
+            for i, ids in zip(some, rows, strict=True):
+                written = ids[: room[i]]
+                answers[i] = text.answer(written, direct=direct)
+                generated += len(written)
+            on_batch(len(some))
+    finally:
+        model.train(was_training)
+    return Answers(answers, generated, time.perf_counter() - began)
+
+
+def continuation_length(stages: TextStages, chain: Chain, stage: int) -> int:
+    """Tokens of the true continuation at a stage: the steps that are shown, the answer, the end token."""
+    hidden = stages.hidden_units(chain, stage)
+    shown = chain.units[: len(chain.units) - hidden] if stages.options.side == "right" else chain.units[hidden:]
+    return sum(map(len, shown)) + len(chain.answer)
+
+
+def positions_left(model: Any, stages: TextStages, chain: Chain, stage: int) -> int:
+    """How many tokens the model has positions to generate. The last one is read, not fed back."""
+    first = len(stages.prompt(chain, stage).tokens) + _gap(stages, stage)
+    return max(0, _positions(model) - first + 1)
+
+
+def _gap(stages: TextStages, stage: int) -> int:
+    """Positions that are left out where hidden tokens were deleted."""
+    return stages.stage_slots[stage] if stages.options.keep_positions and not stages.options.padded else 0
+
+
+def _positions(model: Any) -> int:
+    return positions_of(model.config) or sys.maxsize
+
+
+def _generating(model: Any) -> Any:
+    """The model that generates inside of what wraps it: adapters are part of its layers."""
+    model = model.module if hasattr(model, "module") else model  # of several processes
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _generate(
+    model: Any,
+    text: TextFormat,
+    stages: TextStages,
+    chains: Sequence[Chain],
+    stage: int,
+    most: int,
+    forced: int | None,
+) -> list[list[int]]:
+    """Generated tokens of each chain, up to and with the end token; or as many as are forced."""
+    from transformers import GenerationConfig
+
+    rows = [stages.prompt(chain, stage) for chain in chains]
+    ids = padded([row.tokens for row in rows], text.pad, left=True).to(model.device)
+    mask = padded([[1] * len(row.tokens) for row in rows], 0, left=True).to(model.device)
+    greedy = GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        use_cache=True,
+        max_new_tokens=forced or most,
+        min_new_tokens=forced,
+        eos_token_id=text.end,
+        pad_token_id=text.pad,
+    )
+    beyond = ids.shape[1] + _gap(stages, stage) + (forced or most)
+    with torch.no_grad(), _config(model, greedy), _positioned(model, stages, chains, stage, beyond):
+        out = model.generate(input_ids=ids, attention_mask=mask, generation_config=greedy)
+    new: list[list[int]] = out[:, ids.shape[1] :].tolist()
+    return [row[: row.index(text.end) + 1] if text.end in row else row for row in new]
+
+
+@contextlib.contextmanager
+def _config(model: Any, config: Any) -> Generator[None]:
+    """Generate as this config says and nothing else: a model's own may hold a temperature or a penalty on repetition."""
+    own = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@contextlib.contextmanager
+def _positioned(model: Any, stages: TextStages, chains: Sequence[Chain], stage: int, beyond: int) -> Generator[None]:
+    """Give generated tokens the positions that they had in training: with ``keep_positions``, after a gap. The gap is where
+    the hidden tokens were: before everything that is generated or, for ``side="right"``, before the answer.
+
+    At a model's last position the numbers stay; what is generated there is cut off by the caller.
+    """
+    gap, positions = _gap(stages, stage), _positions(model)
+    if not gap and beyond <= positions:
+        yield
+        return
+    begins = torch.tensor(sorted({chain.answer[0] for chain in chains}), device=model.device)
+    prompted = False
+    passed: Any = stages.options.side == "left" or stage == stages.last
+
+    def shift(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        nonlocal prompted, passed
+        if "position_ids" not in kwargs:
+            why = "which keep_positions needs" if gap else f"and an example needs more than its {positions}"
+            raise InputError(f"{type(model).__name__} takes no position numbers, {why}")
+        numbers = kwargs["position_ids"]
+        if prompted and gap:
+            if passed is not True:
+                passed = torch.isin(kwargs["input_ids"], begins) | passed
+            numbers = numbers + gap * passed
+        prompted = True
+        return args, {**kwargs, "position_ids": numbers.clamp(max=positions - 1)}
+
+    handle = model.register_forward_pre_hook(shift, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,126 @@
+"""Everything that a plain `transformers.Trainer` needs to internalize a chain of thought, built from options and data."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from internalize.lm.data.example import Example
+from internalize.lm.data.levels import resolve_levels
+from internalize.lm.data.source import Source, source_of
+from internalize.lm.options import LevelSource, LmTrainOptions
+from internalize.lm.stages.chains import TextFormat, word_tokenizer
+from internalize.lm.stages.removal import TextStages, unit_of
+from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.callback import StageCallback
+from internalize.lm.training.collator import Positions, StageCollator
+from internalize.lm.training.generation import Answers, generate_answers
+from internalize.lm.training.loss import LayeredLoss
+from internalize.lm.training.models import PromptSpec, model_config, save_model
+
+SAMPLE: Final = 20_000
+"""Training examples that are looked at beforehand: for the words, the stages and how many slots they need."""
+ROOM: Final = 16
+"""Positions of a new model beyond its longest example."""
+
+
+def _spread(examples: Sequence[Example]) -> list[Example]:
+    """Examples from everywhere, the longest among them: a file may be sorted."""
+    every = max(1, -(-len(examples) // SAMPLE))
+    long = sorted(examples, key=lambda e: len(e.question) + sum(map(len, e.steps)) + len(e.answer))[-SAMPLE // 10 :]
+    return [*examples[::every], *(long if every > 1 else ())]
+
+
+class Internalization:
+    """A curriculum on data, ready for a Trainer: ``positions`` as its data set, ``collator`` and ``callback``.
+
+    Args:
+        options: data, curriculum, schedule, batch. Those about the model and its learning rate are the Trainer's business.
+        tokenizer: of the model to be trained; without one, a token is made for each word of the data.
+        seed: draws what is held out, the order of the examples and what is replayed.
+        source: examples in place of ``options.data``, from `open_source` or `of_examples`.
+        say: called with a line for what a user should know.
+    """
+
+    def __init__(
+        self,
+        options: LmTrainOptions,
+        tokenizer: Any = None,
+        *,
+        seed: int = 0,
+        source: Source | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.options, self.seed = options, seed
+        self.source = source or source_of(options, seed, say)
+        everything = self.source.training_sample(self.source.size or SAMPLE // 10)
+        self.levels: LevelSource
+        by_levels = options.curriculum().method == "log-icot"
+        # What is asked in the end counts, too: it would be late to find then that it has no such levels.
+        all_of_it = [*everything, *self.source.validation, *self.source.test(options.test_examples)]
+        self.levels, leveled = resolve_levels(all_of_it, options.levels if by_levels else "steps")
+        self.tokenizer = tokenizer or word_tokenizer(all_of_it)
+        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
+        validation = self.leveled(self.source.validation)
+        chains = self.text.chains(_spread(leveled[: len(everything)]))
+        self.stages = TextStages.measure(options, chains, self.text.slot)
+        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(everything) :])]))
+        """Positions that the longest sequence needs, at whatever stage, what is held out included."""
+        self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
+        targets = self.stages.targets if options.subdivides else None
+        answers = Counter(example.answer for example in validation)
+        chance = max(answers.values(), default=0) / max(len(validation), 1)
+        self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, targets, chance)
+        self.positions = Positions(options.steps * options.batch)
+        self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
+        self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)
+
+    def leveled(self, examples: Sequence[Example]) -> list[Example]:
+        """Examples with their levels, their steps in the order of them."""
+        return resolve_levels(examples, self.levels)[1]
+
+    def _train(self, positions: Sequence[int]) -> list[Example]:
+        return self.leveled([self.source.train(position) for position in positions])
+
+    def arguments(self, processes: int = 1) -> dict[str, Any]:
+        """What `transformers.TrainingArguments` must say for batches to be those of their stage."""
+        return {
+            "max_steps": self.options.steps,
+            "per_device_train_batch_size": self.options.batch // self.options.accumulate // processes,
+            "gradient_accumulation_steps": self.options.accumulate,
+            "train_sampling_strategy": "sequential",
+            "remove_unused_columns": False,
+            "include_num_input_tokens_seen": "non_padding",
+        }
+
+    def loss(self, model: Any) -> LayeredLoss | None:
+        """A Trainer's `compute_loss_func`: the loss at every layer, if the options ask for it; None is the model's own loss."""
+        weight = self.options.layer_loss
+        loss = LayeredLoss(model, weight) if weight else None
+        self.collator.every_layer = loss is not None
+        return loss
+
+    def answers(self, model: Any, examples: Sequence[Example], stage: int | None = None) -> Answers:
+        """What the model answers, by default with the whole chain hidden."""
+        return generate_answers(
+            model, self.text, self.stages, self.leveled(examples), self.stages.last if stage is None else stage
+        )
+
+    @property
+    def spare(self) -> int:
+        """Positions of a new model beyond its longest sequence: for slots where there were none, and some more."""
+        return self.stages.stage_slots[-1] + ROOM
+
+    @property
+    def config(self) -> Any:
+        """The config of the model that the options ask for, with positions for the longest sequence."""
+        return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, self.spare)
+
+    @property
+    def asking(self) -> PromptSpec:
+        """How the model is to be asked once it is trained."""
+        return PromptSpec.of(self.source.spec, self.levels, self.text, self.stages)
+
+    def save(self, folder: str | Path, model: Any) -> None:
+        """Write a folder that `AutoModelForCausalLM.from_pretrained` loads, and that `internalize lm eval` can ask."""
+        save_model(Path(folder), model, self.tokenizer, self.asking)

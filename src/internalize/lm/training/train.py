@@ -1,0 +1,367 @@
+"""`lm train`: a causal language model through the stages of a curriculum, by a plain Trainer, kept in a run folder.
+
+The Trainer keeps its own checkpoints below the run's ``checkpoint/``; each is whole once our `PLACE` file is in it. What a
+resumed run needs beyond them (which stage, which data) is a function of the update's number.
+"""
+
+import contextlib
+import copy
+import errno
+import hashlib
+import os
+import shutil
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, cast
+
+from internalize.errors import InputError
+from internalize.lm.data.source import Source, source_of
+from internalize.lm.data.tasks import is_task
+from internalize.lm.options import LmTrainOptions
+from internalize.lm.training.callback import Json, read_place, whole_checkpoints
+from internalize.lm.training.internalization import Internalization
+from internalize.lm.training.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
+from internalize.parallel.interrupt import Interrupted, Interruptible
+from internalize.storage.files import reading
+from internalize.storage.runs import Run, begin_runs
+
+KIND = "lm-train"
+STAGES: Final = "stages"
+"""Of a run folder, with ``keep_stages``: the model at the end of each stage."""
+
+
+@dataclass(frozen=True)
+class LmTrainProgress:
+    """Where training stands, for whoever shows it."""
+
+    done: int
+    total: int
+    stages: int
+    metrics: Json
+
+
+def train(
+    options: LmTrainOptions,
+    seed: int = 0,
+    run: Run | None = None,
+    *,
+    device: str = "cpu",
+    resume: bool = False,
+    checkpoint_steps: int = 200,
+    report: Callable[[LmTrainProgress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Json:
+    """Train a model and return the result: exact match with the whole chain hidden, stage by stage what it took.
+
+    Under torchrun or `accelerate launch` every process calls this; the first one writes.
+
+    Args:
+        options: the settings.
+        seed: draws the task, a new model's weights, what is held out, the order of the data and what is replayed.
+        run: the run folder; without it nothing is kept.
+        device: where the arithmetic happens; a launcher's processes each take their own.
+        resume: continue a run that was begun; a finished one is returned as it is.
+        checkpoint_steps: updates between checkpoints.
+        report: called at every evaluation.
+        say: called with a line for what a user should know.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if options.batch % (options.accumulate * processes):
+        raise InputError(
+            f"batch={options.batch} cannot be shared by {processes} processes in accumulate={options.accumulate} parts"
+        )
+    if ":" in device:
+        raise InputError(
+            f"device={device!r}: say cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as a Trainer does)"
+        )
+    first = int(os.environ.get("RANK", "0")) == 0
+    if run is not None and first:
+        run.check(KIND, run_config(options, seed), resume=resume)
+    if run is not None and run.finished:
+        if first:
+            check_finished(run)
+            run.drop_trainer()  # left by a kill after the result
+        return run.result
+    work, model = _prepared(options, seed, say if first else lambda line: None)
+    if device == "cpu" and options.dtype == "bfloat16":
+        model.set_attn_implementation("eager")  # in bfloat16 torch's own is much slower there, backwards
+    with contextlib.ExitStack() as held:
+        if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
+            held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
+        return _train(work, model, run, first, device, processes, checkpoint_steps, report, say)
+
+
+def check_finished(run: Run) -> None:
+    """Refuse a finished run whose result lacks what is shown of it."""
+    result = run.result
+    numbers = ("exact_match", "examples", "steps", "tokens", "seconds")
+    wrong = next((name for name in numbers if not isinstance(result.get(name), int | float)), None)
+    stages: Any = result.get("stages")
+    if wrong is None and not (isinstance(stages, list) and all(map(_is_record, cast(list[Any], stages)))):
+        wrong = "stages"
+    if wrong is not None:
+        raise InputError(
+            f"{run.path / 'result.json'} is not the result of lm train: its {wrong} is {result.get(wrong)!r}"
+        )
+
+
+def _is_record(stage: Any) -> bool:
+    """Whether it says how many updates a stage has had."""
+    return isinstance(stage, dict) and {"stage", "steps"} <= cast(dict[str, Any], stage).keys()
+
+
+def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
+    """The data and the model, found to go together."""
+    work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say)
+    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
+    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
+    check_vocabulary(options.model, model, work.text, work.callback.validation, say)
+    work.collator.longest = positions_of(model.config)
+    if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
+        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
+    return work, model
+
+
+def _train(
+    work: Internalization,
+    model: Any,
+    run: Run | None,
+    first: bool,
+    device: str,
+    processes: int,
+    checkpoint_steps: int,
+    report: Callable[[LmTrainProgress], None],
+    say: Callable[[str], None],
+) -> Json:
+    from transformers import PrinterCallback, ProgressCallback, Trainer
+
+    with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
+        arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
+        loss = work.loss(model)
+        with _written_by_trainer(output):
+            trainer = Trainer(
+                model=model,
+                args=arguments,
+                train_dataset=work.positions,
+                data_collator=work.collator,
+                callbacks=[work.callback],
+                compute_loss_func=loss,
+            )
+        for noisy in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(noisy)
+        checkpoint = _last_checkpoint(run, output, first, say) if run else None
+
+        def keep(metrics: Json) -> None:
+            if run is not None:
+                run.append_metrics(metrics)
+            report(LmTrainProgress(metrics["step"], work.options.steps, work.stages.count, metrics))
+
+        work.callback.keep_history, work.callback.anneal = False, True
+        work.callback.on_metrics = keep
+        work.callback.interrupted = lambda: interrupt.requested
+        if run is not None and work.options.keep_stages:
+            work.callback.on_stage_end = lambda stage: _keep_stage(work, model, stage_folder(run, stage + 1))
+        if run is not None:
+            work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
+        with _written_by_trainer(output):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if interrupt.requested and work.callback.ended is None:
+            raise Interrupted("--resume goes on")
+        result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
+        if run is not None and first:
+            work.save(run.path / "model", model)
+            run.finish(result)  # decides; what follows is only tidying
+            run.drop_trainer()
+    return result
+
+
+@contextlib.contextmanager
+def _written_by_trainer(output: Path) -> Generator[None]:
+    """A full disk or a vanished folder, in our words: the Trainer writes without us, from its making on."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _in_torch_save(error):
+            raise
+        if isinstance(error, SafetensorError) and not disk_said(error):
+            raise
+        if isinstance(error, OSError) and not _of_the_disk(error, output):
+            raise
+        name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
+        raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
+
+
+def _of_the_disk(error: OSError, folder: Path) -> bool:
+    """Whether it is about a file below the folder or, where it names none, about a disk."""
+    if error.filename is None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())
+
+
+def _in_torch_save(error: RuntimeError) -> bool:
+    """Whether torch could not write a file: it has several words for that, and no exception of its own."""
+    import torch
+
+    return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+@contextlib.contextmanager
+def _output(run: Run | None) -> Generator[Path]:
+    """Where the Trainer may write."""
+    if run is not None:
+        yield run.path / "checkpoint"
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _arguments(work: Internalization, output: Path, device: str, processes: int, checkpoint_steps: int) -> Any:
+    from transformers import TrainingArguments
+
+    options = work.options
+    arguments = TrainingArguments(
+        output_dir=str(output),
+        **work.arguments(processes),
+        learning_rate=options.lr,
+        adam_beta2=options.beta2,
+        weight_decay=options.weight_decay,
+        warmup_steps=options.warmup,
+        lr_scheduler_type="constant_with_warmup",
+        max_grad_norm=options.clip,
+        bf16=options.dtype == "bfloat16",
+        use_cpu=device == "cpu",
+        seed=work.seed % 2**32,
+        logging_nan_inf_filter=False,  # a loss that is no number is told, not passed over
+        logging_steps=1,  # the mean over several would not survive a kill between two of them
+        save_strategy="steps" if checkpoint_steps else "no",
+        save_steps=checkpoint_steps or 500,
+        save_total_limit=2,  # the one before stays until the new one is whole
+        report_to="none",
+        disable_tqdm=True,
+    )
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one process, one GPU: more are the launcher's business)
+    return arguments
+
+
+def _last_checkpoint(run: Run, output: Path, first: bool, say: Callable[[str], None]) -> Path | None:
+    """The last whole checkpoint, with the metrics taken back to it. One process decides, the others follow."""
+    found: list[str | None] = [None]
+    if first:
+        whole = whole_checkpoints(output)
+        place = read_place(whole[-1]) if whole else None
+        if place is not None and not isinstance(place.get("metrics_bytes"), int):
+            raise InputError(f"{whole[-1]} is not a checkpoint of a run folder; choose another --out")
+        if place is not None and _size(run.path / "metrics.jsonl") < place["metrics_bytes"]:
+            raise InputError(
+                f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
+            )
+        if place is not None:
+            run.metrics(place["metrics_bytes"])  # refuses what is damaged, before anything is changed
+        run.rewind_metrics(place, say)
+        for path in output.glob("checkpoint-*"):
+            if path not in whole:
+                shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved
+        found = [str(whole[-1]) if whole else None]
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.broadcast_object_list(found)
+    return Path(found[0]) if found[0] else None
+
+
+def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
+    """What `--json` prints."""
+    options, callback = work.options, work.callback
+    test = work.source.test(options.test_examples)
+    answers = work.answers(model, test)
+    result: Json = {
+        "seed": work.seed,
+        "method": options.method,
+        **answers.summary(test),
+        "tokens_per_answer": answers.generated_tokens / len(test),
+        "stages": callback.finished_stages,
+        "steps": steps,
+        "samples": steps * options.batch,
+        "tokens": tokens,
+        "seconds": round(callback.seconds, 3),
+    }
+    if options.budgets != "never":
+        result["budgets"] = [
+            {"stage": stage + 1, "hidden": work.stages.hidden[stage], "exact_match": callback.exact_match(model, stage)}
+            for stage in work.stages.targets
+        ]
+    return result
+
+
+def _synced_size(path: Path) -> int:
+    """The length of a file whose bytes will not be lost: a checkpoint speaks of them."""
+    if path.exists():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    return _size(path)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _keep_stage(work: Internalization, model: Any, folder: Path) -> None:
+    """A model folder of a model that has to train on: adapters are merged in a copy."""
+    work.save(folder, copy.deepcopy(model) if work.options.lora_rank else model)
+
+
+def stage_folder(run: Run, stage: int) -> Path:
+    """Where the model at the end of a stage, counted from 1, is kept."""
+    return run.path / STAGES / f"stage-{stage}"
+
+
+def kept_stages(run: Run) -> dict[int, Path]:
+    """The models that a run has kept, by stage from 1."""
+    found = {path.name.removeprefix("stage-"): path for path in (run.path / STAGES).glob("stage-*")}
+    return {int(stage): found[stage] for stage in sorted(filter(str.isdecimal, found), key=int)}
+
+
+def run_config(options: LmTrainOptions, seed: int) -> Json:
+    """What `config.json` says of a run. A run that went on with other data would be another one."""
+    return {**options.as_json(), "seed": seed, "data_sha256": _data_digests(options)}
+
+
+def _data_digests(options: LmTrainOptions) -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for name in filter(None, (options.data, options.validation)):
+        if not is_task(name) and (path := Path(name)).is_file():
+            with reading(path), path.open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def run_source(run: Run, say: Callable[[str], None]) -> Source:
+    """The data of a run, with what it held out. Of other data it would hold out other examples, that it was trained on."""
+    options = options_of(run.config)
+    source = source_of(options, run.config.get("seed", 0), say)  # says it better if there is no file
+    if _data_digests(options) != (run.config.get("data_sha256") or {}):
+        raise InputError(
+            f"{options.data} has changed since {run.path} was trained on it, and what was held out is not known any more; "
+            "put it back, or give --data"
+        )
+    return source
+
+
+def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
+    """The options that a run's ``config.json`` holds."""
+    try:
+        given: Json = {field.name: config[field.name] for field in fields(LmTrainOptions)}
+        given["smoothing"] = float(given["smoothing"])
+        return LmTrainOptions(**given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the config is not one of lm train: {error}") from error

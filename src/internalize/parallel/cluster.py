@@ -1,0 +1,113 @@
+"""Jobs on a Ray cluster, as `workers.run_all` has them on local processes: the same jobs, the same calls, the same rows.
+
+The package must be installed on every machine of the cluster. Nothing is shared but what a job hands back, so its machines need
+no common disk. A task whose worker or machine dies is begun again by Ray.
+"""
+
+import contextlib
+import importlib
+import os
+import socket
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+from internalize.errors import InputError
+from internalize.parallel.interrupt import Interrupted, Interruptible
+from internalize.parallel.pool import Ended, Finished, J, Job, JobTracker, Refused, Report
+
+_AHEAD: Final = 2
+"""Tasks sent for each CPU, so that none waits for us."""
+_ANSWER_SECONDS: Final = 10.0
+
+
+def run_on_ray(
+    jobs: Sequence[J],
+    address: str | None = None,
+    at_once: int | None = None,
+    *,
+    report: Report,
+    refused: Refused[J],
+    finished: Finished[J],
+    how_to_go_on: str = "--resume goes on",
+    attempts: int = 3,
+) -> None:
+    """Run the jobs, each on one CPU of the cluster.
+
+    Args:
+        jobs: what to do, in this order.
+        address: of the cluster; without one, a cluster of this machine alone that ends with the jobs.
+        at_once: at most so many at once; default: as many as the cluster has CPUs.
+        report: called whenever a job has ended.
+        refused: called with a job that cannot be done, and why; the others go on.
+        finished: called in this process with a job that was done, and what it handed back.
+        how_to_go_on: what the user is told after an interruption or a crash.
+        attempts: how often a job is begun whose worker dies.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM; jobs that have not ended are dropped.
+    """
+    ends = JobTracker(jobs, report, refused, finished)
+    crashes: list[str] = []
+    with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
+        do = ray.remote(num_cpus=1, max_retries=attempts - 1)(_do)
+        waiting, running = deque(range(len(jobs))), dict[Any, int]()
+        while (waiting or running) and not interrupt.requested:
+            room = at_once or _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while waiting and len(running) < room:
+                number = waiting.popleft()
+                running[do.remote(jobs[number])] = number
+            for task in ray.wait(list(running), num_returns=1, timeout=0.2)[0]:
+                number = running.pop(task)
+                try:
+                    ends.ended(number, ray.get(task))
+                except ray.exceptions.RayError as error:  # a bug in the job, or its worker died once too often
+                    crashes.append(f"{jobs[number].name}: {error}")
+                    ends.gone(number)
+    if interrupt.requested:
+        raise Interrupted(how_to_go_on)
+    if crashes:
+        raise RuntimeError(f"{'; '.join(crashes)}; {how_to_go_on}")
+
+
+def _do(job: Job) -> Ended:
+    """A job in a worker of the cluster."""
+    try:
+        return Ended(handed=job.run(lambda done, text: None))
+    except InputError as error:
+        return Ended(str(error))
+
+
+def load_ray(address: str | None = None) -> Any:
+    """Ray itself; refused where it is not installed, or where nobody answers at the address: Ray would go on asking."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it; else a warning
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise InputError("on=ray needs Ray, which is not installed: pip install 'internalize[ray]'") from None
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon:  # else a word of Ray's own, as auto
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise InputError(f"address={address!r} is not a Ray cluster that can be reached: {error}") from None
+    return ray
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, cpus: int | None) -> Generator[Any]:
+    """Ray, connected to a cluster; to the one that this process is connected to already, if it is."""
+    ray = load_ray(address)
+    if ray.is_initialized():
+        yield ray
+        return
+    where: dict[str, Any] = {"address": address} if address else {"address": "local", "num_cpus": cpus}
+    try:
+        ray.init(**where, include_dashboard=False if not address else None, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(f"address={address!r} is not a Ray cluster that can be reached: {error}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,304 @@
+"""Many jobs at once: processes that take the next job until there is none.
+
+Each process talks to the one that began it by a pipe of its own, so one that dies takes nothing with it but its job: that
+job is named, another process takes its place, and the others go on. A job says what it does; nothing in here knows.
+"""
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Generic, Protocol, TypeVar
+
+from internalize.errors import InputError
+from internalize.parallel.interrupt import Interrupted, Interruptible
+
+ReportProgress = Callable[[int, str], None]
+"""How a job says how far it is: of its size, and in words. If the job was asked to stop, this raises SIGTERM in its process."""
+
+
+class Job(Protocol):
+    """Something to do, picklable. What takes long is kept in files, to go on from there if it was begun before."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in progress and if its process dies."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How much there is to do, in the unit of `seen`; 1 or more."""
+        ...
+
+    def run(self, seen: ReportProgress) -> object:
+        """Do it, and hand back what is not in files. Raises InputError if it cannot be done, Interrupted once it has saved
+        after SIGTERM.
+        """
+        ...
+
+
+J = TypeVar("J", bound=Job)
+Report = Callable[[float, float, str], None]
+"""Called with how much is done, how much there is to do, and what was seen last."""
+Refused = Callable[[J, str], None]
+"""Called with a job that cannot be done, and why."""
+Finished = Callable[[J, Any], None]
+"""Called with a job that was done, and what it handed back."""
+
+
+def run_all(
+    jobs: Sequence[J],
+    processes: int,
+    report: Report,
+    refused: Refused[J],
+    how_to_go_on: str = "--resume goes on",
+    *,
+    finished: Finished[J] = lambda job, handed: None,
+    attempts: int = 1,
+) -> None:
+    """Run the jobs, so many at once. One at a time needs no other process.
+
+    Args:
+        jobs: what to do, in this order.
+        processes: how many at once.
+        report: called whenever a job says how far it is.
+        refused: called with a job that cannot be done, and why; the others go on.
+        how_to_go_on: what the user is told after an interruption or a crash.
+        finished: called in this process with a job that was done, and what it handed back.
+        attempts: how often a job is begun whose process dies.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    ends = JobTracker(jobs, report, refused, finished)
+    with Interruptible() as interrupt:
+        if min(processes, len(jobs)) > 1:
+            crew = _ProcessPool(ends, attempts, interrupt)
+            crew.work(processes)
+            if crew.crashes and not interrupt.requested:
+                raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_go_on}")
+        else:
+            _one_by_one(ends, interrupt)
+    if interrupt.requested:
+        raise Interrupted(how_to_go_on)
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Generator[None]:
+    """While entered, torch computes with so many threads: the last bits of a run depend on it."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _one_by_one(ends: "JobTracker[J]", interrupt: Interruptible) -> None:
+    for number, job in enumerate(ends.jobs):
+        if interrupt.requested:
+            return
+
+        def seen(done: int, text: str, number: int = number) -> None:
+            if interrupt.requested:  # before the job could hear of it
+                signal.raise_signal(signal.SIGTERM)
+            ends.at(number, Place(done, text))
+
+        try:
+            how = Ended(handed=job.run(seen))
+        except InputError as error:
+            how = Ended(str(error))
+        except Interrupted:
+            interrupt.requested = True
+            return
+        ends.ended(number, how)
+
+
+class JobTracker(Generic[J]):
+    """Who hears of how far all jobs are together, and of how each of them ended."""
+
+    def __init__(self, jobs: Sequence[J], report: Report, refused: Refused[J], finished: Finished[J]) -> None:
+        self.jobs = jobs
+        self._report, self._refused, self._finished = report, refused, finished
+        self._places = [0] * len(jobs)
+        self._done, self._total = 0, sum(job.size for job in jobs)
+        self._count = 0
+
+    def at(self, number: int, place: "Place") -> None:
+        """A job is there now."""
+        self._done += place.done - self._places[number]
+        self._places[number] = place.done
+        seen = f"{self._count}/{len(self.jobs)} runs  {self.jobs[number].name}  {place.text}"
+        self._report(self._done, self._total, seen)
+
+    def ended(self, number: int, how: "Ended") -> None:
+        """A job is done, or cannot be."""
+        if how.refusal is None:
+            self._finished(self.jobs[number], how.handed)
+        else:
+            self._refused(self.jobs[number], how.refusal)
+        self.gone(number)
+
+    def gone(self, number: int) -> None:
+        """Nobody works at a job any more."""
+        self._count += 1
+        self.at(number, Place(self.jobs[number].size, "ended"))
+
+
+# What a process says
+
+
+@dataclass(frozen=True)
+class Ready:
+    """It waits for a job."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far its job is."""
+
+    done: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Its job is finished and handed this back, or cannot be done for this reason."""
+
+    refusal: str | None = None
+    handed: object = None
+
+
+# The process that began them
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    job: int | None = None
+
+
+class _ProcessPool(Generic[J]):
+    """Processes at work, by the pipes to them."""
+
+    def __init__(self, ends: JobTracker[J], attempts: int, interrupt: Interruptible) -> None:
+        self.jobs, self.ends, self.interrupt = ends.jobs, ends, interrupt
+        self.waiting = deque(range(len(self.jobs)))
+        self.left = [attempts] * len(self.jobs)
+        self.workers: dict[Connection, _Worker] = {}
+        self.crashes: list[str] = []
+
+    def work(self, processes: int) -> None:
+        """Until every job has ended, or was asked to."""
+        try:
+            for _ in range(min(processes, len(self.jobs))):
+                self._hire()
+            stopped = False
+            while self.workers:
+                if self.interrupt.requested and not stopped:
+                    stopped = True
+                    self.waiting.clear()
+                    for worker in self.workers.values():
+                        worker.process.terminate()  # a job that has begun saves first
+                for pipe in wait(list(self.workers), timeout=0.2):
+                    assert isinstance(pipe, Connection)
+                    self._hear(pipe)
+        finally:
+            for worker in self.workers.values():
+                worker.process.kill()
+
+    def _hire(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        with _deaf_to_ctrl_c():
+            process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        self.workers[ours] = _Worker(process)
+
+    def _hear(self, pipe: Connection) -> None:
+        worker = self.workers[pipe]
+        try:
+            message: Ready | Place | Ended = pipe.recv()
+            if isinstance(message, Place) and worker.job is not None:
+                self.ends.at(worker.job, message)
+                return
+            if isinstance(message, Ended) and worker.job is not None:
+                self.ends.ended(worker.job, message)
+            worker.job = self.waiting.popleft() if self.waiting else None
+            pipe.send(None if worker.job is None else self.jobs[worker.job])
+        except (EOFError, OSError):
+            self._gone(pipe)
+
+    def _gone(self, pipe: Connection) -> None:
+        """A process has ended: it was told to, or something went wrong that is no refusal."""
+        worker = self.workers.pop(pipe)
+        pipe.close()
+        worker.process.join()
+        if self.interrupt.requested or (worker.process.exitcode == 0 and worker.job is None):
+            return
+        if worker.job is None:  # it did not even begin, and neither would the next
+            self.waiting.clear()
+            self.crashes.append(f"a process ended with status {worker.process.exitcode} before its first run")
+            return
+        self.left[worker.job] -= 1
+        if self.left[worker.job]:
+            self.waiting.appendleft(worker.job)
+        else:
+            status = worker.process.exitcode
+            how = f"ended with status {status}" if status else "was stopped by somebody else"
+            self.crashes.append(f"the process of {self.jobs[worker.job].name} {how}")
+            self.ends.gone(worker.job)
+        if self.waiting:
+            self._hire()
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Generator[None]:
+    """What is begun in here ignores Ctrl-C from its first moment: the terminal sends it to all, and the parent decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# The others
+
+
+def _work(pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def seen(done: int, text: str) -> None:
+        try:
+            pipe.send(Place(done, text))
+        except OSError:  # left behind by a parent that was killed: save and stop
+            signal.raise_signal(signal.SIGTERM)
+
+    message: Ready | Ended = Ready()
+    while (job := _ask(pipe, message)) is not None:
+        try:
+            message = Ended(handed=job.run(seen))
+        except InputError as error:
+            message = Ended(str(error))
+        except Interrupted:
+            return
+
+
+def _ask(pipe: Connection, message: Ready | Ended) -> Job | None:
+    """The next job; None if there is none, or nobody to say so."""
+    try:
+        pipe.send(message)
+        return pipe.recv()
+    except (EOFError, OSError):
+        return None

@@ -1,0 +1,262 @@
+r"""Runs in progress: the model, the optimizer and the place in the curriculum.
+
+| name        | paper          | meaning                                                          | where        |
+| ----------- | -------------- | ---------------------------------------------------------------- | ------------ |
+| Training    | –              | runs with the same settings, one seed and secret set each        | section 4    |
+| stage, step | t              | counted from 0; the stage from 1 in metrics and messages         | section 3.1  |
+| update      | AdamW          | one step on a fresh batch of every run                           | appendix B.2 |
+| learned     | –              | whether the level in training is right often enough to go on     | –            |
+
+What the paper leaves open, settled here: every batch is fresh, the optimizer is not reset between stages, and a layer's
+counters start with its first gradient. The last is decisive. At stage t the layers above t get no gradient (None, not
+zero), so AdamW skips them; zero gradients would advance their bias correction, and n = 64, k = 32 would end at chance.
+
+Runs are trained together along the leading dimension. The loss is their sum, so no run's gradient knows of another. Where
+accuracy decides when a stage ends, runs with several stages are trained one at a time.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor, nn
+
+from internalize.counter import Stream
+from internalize.errors import InputError
+from internalize.parity.model.backward import LevelGradients
+from internalize.parity.model.cot import CoTTransformer
+from internalize.parity.model.link import get_link
+from internalize.parity.model.loss import stage_loss, supervised_level_loss
+from internalize.parity.model.metrics import Model, infer, measure
+from internalize.parity.model.relaxed import RelaxedTransformer
+from internalize.parity.model.transformer import LevelTransformer
+from internalize.parity.model.weights import named_weights
+from internalize.parity.options import TrainOptions
+from internalize.parity.task.data import draw_sequences, inference_input, stage_input
+from internalize.parity.task.stages import parity_stages
+from internalize.parity.task.tree import Levels, ParityTree
+
+ARITHMETIC = 2
+"""Changes when the same updates are computed in another order, which changes their last bits."""
+_AHEAD_BYTES = 32 * 2**20
+
+Json = dict[str, Any]
+
+
+class Training:
+    """Runs in progress: the model, the optimizer and the place in the curriculum.
+
+    Everything random comes from counters (seed, sample number), so this object's state is its tensors and its place.
+    """
+
+    def __init__(self, options: TrainOptions, seeds: Sequence[int], device: str = "cpu") -> None:
+        self.options = options
+        self.seeds = tuple(seeds)
+        self.device = torch.device(device)
+        self.dtype: torch.dtype = getattr(torch, options.dtype)
+        self.trees = [ParityTree.draw(options.n, options.k, seed) for seed in self.seeds]
+        self.levels = self.trees[0].levels
+        self.stages = parity_stages(self.levels, options.schedule())
+        self.model = make_model(options, self.seeds).to(self.device)
+        self.parameters = named_parameters(self.model)
+        self.optimizer = torch.optim.AdamW(self._groups(), fused=True)
+        self.stage = 0
+        self.step = 0
+        """Updates made in this stage."""
+        self.done = 0
+        """Updates made in all."""
+        self.seconds = 0.0
+        self.latest: list[Json] = []
+        self._by_hand = LevelGradients(self.model) if isinstance(self.model, LevelTransformer) else None
+        self._ahead: dict[int, Tensor] = {}
+        self._validation = self._as_input(self._draw(0, options.eval_samples, "validation"))
+
+    @property
+    def total(self) -> int:
+        """Updates to make in all."""
+        return total_steps(self.options)
+
+    @property
+    def stage_over(self) -> bool:
+        """Whether the stage has had its updates, or has learned its level; the last one goes on to the end."""
+        if self.options.advance == "steps":
+            return self.step == self.options.steps
+        return self.done == self.total or (not self.last_stage and self.learned)
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether no stage follows: there is none, or no update is left for it."""
+        left = self.options.advance == "steps" or self.done < self.total
+        return self.stage + 1 == len(self.stages) or not left
+
+    @property
+    def learned(self) -> bool:
+        """Whether the level in training was right often enough at the latest evaluation, if it was now, in every run."""
+        level = self.stages[self.stage].layers - 1
+        return self.latest[0]["step"] == self.done and all(
+            metrics["level_accuracy"][level] >= self.options.threshold for metrics in self.latest
+        )
+
+    def update(self) -> None:
+        """One step of AdamW on a fresh batch of every run."""
+        signs = self._batch(self.done)
+        if self._by_hand:
+            self._by_hand(signs, self.stages[self.stage])
+        else:
+            loss = self._loss(self._as_input(signs)).sum() + self._penalty()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        self.done += 1
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """Measure every run on its held-out samples: ``latest`` holds one metrics object a run."""
+        stage, sequence = self.stages[self.stage], self._validation
+        output = infer(self.model, sequence[..., : self.levels.n])
+        if isinstance(
+            self.model, LevelTransformer
+        ):  # what a stage hides or shows is never read: its loss is of the same pass
+            of_runs = supervised_level_loss(output, sequence, stage, self.levels)
+        else:
+            of_runs = self._loss(sequence)
+        losses = cast(list[float], of_runs.tolist())
+        for seed, loss in zip(self.seeds, losses, strict=True):
+            if not math.isfinite(loss):
+                rates = f"lr={self.options.lr}"
+                if len(self.optimizer.param_groups) > 1:
+                    rates += f" or parts_lr={self.options.parts_lr}"
+                raise InputError(f"the loss of seed {seed} is {loss} at step {self.done}: {rates} is too large")
+        place = {
+            "step": self.done,
+            "stage": self.stage + 1,
+            "samples": self.done * self.options.batch,
+        }
+        measured = measure(self.model, self.trees, sequence, output)
+        self.latest = [
+            {**place, "loss": loss, **run, "seconds": round(self.seconds, 3)}
+            for loss, run in zip(losses, measured, strict=True)
+        ]
+
+    def _loss(self, sequence: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs"]:
+        stage = self.stages[self.stage]
+        if isinstance(self.model, CoTTransformer):
+            return stage_loss(self.model(sequence), sequence, stage)
+        if self.options.shows:
+            return stage_loss(self.model(stage_input(sequence, stage), stage.layers), sequence, stage)
+        D = inference_input(sequence[..., : self.levels.n], self.levels.T)
+        return supervised_level_loss(self.model(D, stage.layers), sequence, stage, self.levels)
+
+    def _penalty(self) -> Tensor | float:
+        """The price of open gates in the latest pass: a position writes only where that pays."""
+        if not isinstance(self.model, RelaxedTransformer):
+            return 0.0
+        return self.options.gate_penalty * sum(opened.sum() for opened in self.model.opened.values())
+
+    def _draw(self, start: int, count: int, stream: Stream) -> Int8[Tensor, "runs T B"]:
+        """Sequences of every seed, the samples of one position neighbours: that is how they are quickest drawn and read."""
+        block = torch.empty(len(self.seeds), self.levels.T, count, dtype=torch.int8)
+        for tree, seed, own in zip(self.trees, self.seeds, block, strict=True):
+            own.copy_(draw_sequences(tree, seed, start, count, stream))
+        return block.to(self.device)
+
+    def _as_input(self, signs: Int8[Tensor, "runs T B"]) -> Float[Tensor, "runs B T"]:
+        sequence = signs.to(self.dtype).mT
+        return sequence if self._by_hand else sequence.contiguous()
+
+    def _batch(self, number: int) -> Int8[Tensor, "runs T B"]:
+        """Samples number · batch … of every seed, drawn some batches ahead: Python's overhead once for many steps."""
+        if number not in self._ahead:
+            bytes_a_batch = len(self.seeds) * self.options.batch * self.levels.T
+            count = max(1, min(self.total - number, _AHEAD_BYTES // bytes_a_batch))
+            block = self._draw(number * self.options.batch, count * self.options.batch, "train")
+            batches = torch.split(block, self.options.batch, dim=-1)
+            self._ahead = dict(enumerate(batches, start=number))
+        return self._ahead[number]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What is learned, with its rate and decay.
+
+        Decay is for attention: it would pull a gate's logit to 0, which is half open, and a scale to nothing. Values, streams
+        and networks move everything that is read at once, which at the rate of attention undoes what attention learns.
+        """
+        options = self.options
+        kinds = {
+            "W": {"lr": options.lr, "weight_decay": options.weight_decay},
+            "gate": {"lr": options.lr, "weight_decay": 0.0},
+            "": {"lr": options.parts_lr, "weight_decay": 0.0},
+        }
+        groups: dict[str, list[nn.Parameter]] = {kind: [] for kind in kinds}
+        for name, parameter in self.parameters.items():
+            groups[next(kind for kind in kinds if name.startswith(kind))].append(parameter)
+        return [{"params": own, **kinds[kind]} for kind, own in groups.items() if own]
+
+    # State
+
+    def circumstances(self) -> Json:
+        """What the last bits depend on, beyond the options: runs trained together, threads, device, order of operations."""
+        return {
+            "together": list(self.seeds),
+            "threads": torch.get_num_threads(),
+            "device": self.device.type,
+            "arithmetic": ARITHMETIC,
+        }
+
+    def weights(self, run: int) -> dict[str, Tensor]:
+        """Weights of one run, under the contract's names."""
+        return {name: parameter.detach()[run] for name, parameter in self.parameters.items()}
+
+    def state(self, run: int) -> dict[str, Tensor]:
+        """All tensors of one run: weights, and the optimizer's moments and counters where it has any."""
+        tensors = self.weights(run)
+        for name, parameter in self.parameters.items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"{name}.{key}"] = value if key == "step" else value[run]
+        return tensors
+
+    def restore(self, states: Sequence[dict[str, Tensor]], *, stage: int, step: int, done: int, seconds: float) -> None:
+        """Put all runs where they were when they were saved."""
+        self.stage, self.step, self.done, self.seconds = stage, step, done, seconds
+        for name, parameter in self.parameters.items():
+            with torch.no_grad():
+                parameter.copy_(torch.stack([state[name] for state in states]))
+            keys = [key.rpartition(".")[2] for key in states[0] if key.startswith(f"{name}.")]
+            self.optimizer.state[parameter] = {
+                key: (
+                    states[0][f"{name}.step"]
+                    if key == "step"
+                    else torch.stack([state[f"{name}.{key}"] for state in states])
+                ).to(self.device)
+                for key in keys
+            }
+            if not keys:
+                del self.optimizer.state[parameter]
+
+
+def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:
+    """The model that the options ask for, at its start: in level form if it is the paper's."""
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    if options.curriculum == "cot":
+        return CoTTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
+    if options.as_in_paper:
+        return LevelTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
+    return RelaxedTransformer(options, seeds, dtype)
+
+
+def total_steps(options: TrainOptions) -> int:
+    """Updates of a run: so many a stage; where accuracy ends the stages, as many for every curriculum as for Log-ICoT."""
+    levels = Levels(options.n, options.k)
+    stages = levels.L if options.advance == "accuracy" else len(parity_stages(levels, options.schedule()))
+    return stages * options.steps
+
+
+def named_parameters(model: Model) -> dict[str, nn.Parameter]:
+    """All that is learned, by the contract's names."""
+    if isinstance(model, CoTTransformer):
+        return {"W": model.W}
+    if isinstance(model, RelaxedTransformer):
+        return model.named_weights()
+    return cast(dict[str, nn.Parameter], named_weights(list(model.W)))

@@ -1,0 +1,58 @@
+"""Finished training runs by their settings: runs of a group differ in the seed, and with it in the secret set, only."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from internalize.errors import InputError
+from internalize.parity.options import TrainOptions
+from internalize.storage.runs import Run
+
+Groups = dict[TrainOptions, list[Run]]
+
+
+def group_runs(runs: Iterable[Run]) -> Groups:
+    """Runs by settings, in order of n, k, batch and learning rate, each group in order of its seeds.
+
+    Refuses what would be counted wrongly: a run that is not finished or not a training run, and one seed twice.
+    """
+    groups: dict[TrainOptions, dict[int, Run]] = {}
+    for run in runs:
+        config = run.config
+        if config.get("kind") != "train":
+            raise InputError(f"{run.path} holds a run of kind {config.get('kind')!r}, not 'train'")
+        if not run.finished:
+            raise InputError(f"{run.path} is not finished: it has no result.json; continue it with --resume")
+        group = groups.setdefault(options_of(run), {})
+        seed: int = config["seed"]
+        if seed in group:
+            raise InputError(f"{group[seed].path} and {run.path} are the same run, seed {seed}; give one of them")
+        group[seed] = run
+    ordered = sorted(groups, key=lambda o: (o.n, o.k, o.batch, -o.lr, o.curriculum, str(o)))
+    return {options: [run for _, run in sorted(groups[options].items())] for options in ordered}
+
+
+def one_group(runs: Sequence[Run]) -> TrainOptions:
+    """The settings that all these runs share; refused if they share none."""
+    if not runs:
+        raise InputError("no runs to draw; train some first")
+    groups = group_runs(runs)
+    if len(groups) > 1:
+        raise InputError(
+            f"{len(runs)} runs of {len(groups)} different settings; one figure shows the seeds of one setting"
+        )
+    return next(iter(groups))
+
+
+def options_of(run: Run) -> TrainOptions:
+    """The options that a training run was made with."""
+    config = run.config
+    names = [field.name for field in fields(TrainOptions)]
+    missing = [name for name in (*names, "seed", "secret") if name not in config]
+    if missing:
+        raise InputError(f"{run.path / 'config.json'} has no {missing[0]!r}")
+    values: dict[str, Any] = {name: config[name] for name in names}
+    values["boundaries"] = tuple(values["boundaries"])
+    if config["curriculum"] == "cot":
+        values["gates"] = TrainOptions.gates  # the file says what its one-layer model has
+    return TrainOptions(**values)

@@ -1,0 +1,294 @@
+"""`train`: AdamW through the stages of a curriculum, kept in run folders and resumed from them.
+
+| name         | paper             | meaning                                              | where        |
+| ------------ | ----------------- | ---------------------------------------------------- | ------------ |
+| TrainOptions | n = 30, k = 16, … | the settings, the paper's by default                 | appendix B.2 |
+| train        | section 4         | every stage in turn, evaluated and saved on the way  | section 4    |
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from internalize.environment import check_memory
+from internalize.errors import InputError
+from internalize.parallel.interrupt import Interrupted, Interruptible
+from internalize.parity.adamw.ensemble import Json, Training, make_model, named_parameters
+from internalize.parity.adamw.groups import options_of
+from internalize.parity.model.link import get_link
+from internalize.parity.model.relaxed import HIDDEN
+from internalize.parity.model.weights import check_dtype
+from internalize.parity.options import TrainOptions
+from internalize.parity.task.stages import parity_stages
+from internalize.parity.task.tree import Levels, ParityTree
+from internalize.storage.runs import Run, begin_runs
+
+CHECKPOINT_SECONDS = 3.0
+_TOGETHER_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where training stands, for whoever shows it: updates made and to make, and the latest metrics of every run."""
+
+    done: int
+    total: int
+    stages: int
+    metrics: list[Json]
+
+
+def train(
+    options: TrainOptions,
+    seeds: Sequence[int] = (0,),
+    runs: Sequence[Run] | None = None,
+    *,
+    device: str = "cpu",
+    snapshots: bool | Collection[int] = False,
+    resume: bool = False,
+    report: Callable[[TrainProgress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Json]:
+    """Train one run a seed, together, and return their results in the order of the seeds.
+
+    Args:
+        options: the settings.
+        seeds: one a run; secret set and samples both follow from it.
+        runs: the folder of each run; without them nothing is written.
+        device: where the arithmetic happens.
+        snapshots: keep the weights of every evaluation: of all runs, or of those with these seeds.
+        resume: continue runs that were begun; finished ones are returned as they are.
+        report: called at every evaluation.
+        say: called with a line if a resumed run begins anew, or will not end with the bits that it would have had.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    _refuse_if_too_large(options)
+    if runs is None:
+        results: list[Json] = []
+        for first in range(0, len(seeds), together := _together(options)):
+            training = Training(options, seeds[first : first + together], device)
+            results += _train(training, [], snapshots=(), report=report)
+        return results
+    if len(runs) != len(seeds):
+        raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run has one of its own")
+    configs = [run_config(options, seed) for seed in seeds]
+    kept = snapshots if not isinstance(snapshots, bool) else seeds if snapshots else ()
+    with begin_runs(runs, "train", configs, resume=resume):
+        left = {run: seed for run, seed in zip(runs, seeds, strict=True) if not run.finished}
+        for run in runs:
+            if run not in left:
+                check_finished(run)
+                run.tidy()
+        for step, group in _groups(options, left):
+            training = Training(options, [left[run] for run in group], device)
+            _restore(training, group, step, say)
+            _train(training, group, snapshots=kept, report=report)
+        return [run.result for run in runs]
+
+
+def run_config(options: TrainOptions, seed: int) -> Json:
+    """What `config.json` says of a run."""
+    if not options.has_network:
+        get_link(options.link)
+    tree = ParityTree.draw(options.n, options.k, seed)
+    gates = "cot" if options.curriculum == "cot" else options.gates
+    supervised = "shown" if options.shows else "hidden"
+    resolved = {"gates": gates, "supervised_tokens": supervised}
+    return {**asdict(options), "seed": seed, "secret": list(tree.secret), **resolved}
+
+
+def _together(options: TrainOptions) -> int:
+    """How many runs are trained at once: as memory allows; one where runs of several stages may part ways."""
+    levels = Levels(options.n, options.k)
+    if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
+        return 1
+    return max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T * _states(options)))
+
+
+def _states(options: TrainOptions) -> int:
+    """How many times the states of level form a pass with gradients holds, about: block form keeps those of every layer."""
+    if options.as_in_paper or options.curriculum == "cot":
+        return 1
+    return 4 * Levels(options.n, options.k).L * (HIDDEN if options.has_network else 1)
+
+
+def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int, list[Run]]]:
+    """Which runs can go on together: those with a checkpoint at a common step, as many at once as memory allows.
+
+    Runs that were trained together and killed while saving have the step before in common, and be it 0, where a run
+    without a checkpoint is. In order of seeds, because the last bits of a run depend on its place.
+    """
+    together = _together(options)
+    groups: list[tuple[int, list[Run]]] = []
+    steps = {run: run.checkpoint_steps() or {0} for run in sorted(seeds, key=lambda run: seeds[run])}
+    while steps:
+        common = Counter(step for own in steps.values() for step in own)
+        step = max(common, key=lambda s: (common[s], s))
+        group = [run for run, own in steps.items() if step in own][:together]
+        groups.append((step, group))
+        for run in group:
+            del steps[run]
+    return groups
+
+
+def _restore(training: Training, runs: Sequence[Run], step: int, say: Callable[[str], None]) -> None:
+    """Put the training where the runs' checkpoints of that step are. Everything is checked before anything is changed."""
+    if step == 0:
+        for run in runs:
+            run.rewind_metrics(None, (lambda line: None) if run.checkpoint_steps() else say)
+            run.drop_checkpoints(but=0)
+        return
+    loaded = [run.load_checkpoint(step) for run in runs]
+    for run, (tensors, state) in zip(runs, loaded, strict=True):
+        _check_checkpoint(training, run, tensors, state)
+    for run, (_, state) in zip(runs, loaded, strict=True):
+        run.rewind_metrics(state)
+        run.drop_checkpoints(but=step)  # of a later step, they speak of metrics that are gone
+    state = loaded[0][1]
+    for name, value in training.circumstances().items():
+        if state.get(name) != value:
+            say(f"resumed with {name} {value} where it was {state.get(name)}: the last bits will differ")
+    training.restore(
+        [tensors for tensors, _ in loaded],
+        stage=state["stage"],
+        step=state["stage_step"],
+        done=state["step"],
+        seconds=state["seconds"],
+    )
+    training.latest = [run.metrics()[-1] for run in runs]
+
+
+def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor], state: Json) -> None:
+    """Refuse a checkpoint that is not one of this training's: its place, and the shape and type of every tensor."""
+    stage, stage_step, options = state.get("stage"), state.get("stage_step"), training.options
+    place = (
+        type(stage) is int
+        and type(stage_step) is int
+        and 0 <= stage < len(training.stages)
+        and 0 <= stage_step <= state["step"] <= training.total
+        and (options.advance == "accuracy" or stage * options.steps + stage_step == state["step"])
+    )
+    if not (place and isinstance(state.get("seconds"), int | float) and run.metrics(state["metrics_bytes"])):
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage!r}, step {stage_step!r} of it")
+    wanted: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    for name, weight in training.weights(0).items():
+        own = wanted[name] = weight.shape, training.dtype
+        if f"{name}.step" in tensors:  # a layer that has had a gradient; AdamW counts in float32
+            count = torch.Size(), torch.float32
+            wanted |= {f"{name}.step": count, f"{name}.exp_avg": own, f"{name}.exp_avg_sq": own}
+    if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != wanted:
+        raise InputError(f"{run.path / 'checkpoint'} has not the tensors of this n, k, curriculum and dtype")
+
+
+def check_finished(run: Run) -> None:
+    """Refuse a finished training run whose files are damaged or do not belong together."""
+    result, metrics, weights = run.result, run.metrics(), run.weights()
+    numbers = ("accuracy", "l2_error", "max_error", "min_child_attention", "steps", "samples", "seconds")
+    if any(not isinstance(result.get(name), int | float) for name in numbers):
+        raise InputError(
+            f"{run.path / 'result.json'} is not the result of a training: it lacks one of {', '.join(numbers)}"
+        )
+    if not metrics or any(not isinstance(m.get("step"), int) or "loss" not in m for m in metrics):
+        raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: a line has no step or no loss")
+    if metrics[-1]["step"] != result["steps"]:
+        raise InputError(
+            f"{run.path / 'metrics.jsonl'} ends at step {metrics[-1]['step']}, the result at {result['steps']}"
+        )
+    options = options_of(run)
+    wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options, [0])).items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    where = run.path / "weights.safetensors"
+    for name in {**wanted, **found}:
+        if name not in found:
+            raise InputError(f"{where} has {', '.join(found)} but no {name}, which the options ask for")
+        if found[name] != wanted.get(name):
+            raise InputError(f"{where}: {name} has shape {found[name]}, not {wanted.get(name)} as the options ask")
+    check_dtype(weights, options.dtype, where)
+
+
+def check_snapshots(run: Run) -> None:
+    """Refuse a finished training run that has not kept the weights of every evaluation."""
+    evaluated = sorted({line["step"] for line in run.metrics()})
+    if [step for step, _ in run.snapshots()] != evaluated:
+        raise InputError(f"{run.path / 'snapshots'} has not the weights of every evaluation")
+
+
+def _refuse_if_too_large(options: TrainOptions) -> None:
+    """Refuse what one run alone could not hold in this machine's memory."""
+    levels, itemsize = Levels(options.n, options.k), 8 if options.dtype == "float64" else 4
+    weights = sum(levels.level_end[layer] * levels.width(layer + 1) for layer in range(levels.L))
+    states = _states(options)
+    if states > 1:
+        weights = levels.L * levels.T**2
+    need = itemsize * (8 * max(options.batch, options.eval_samples) * levels.T * states + 5 * weights)
+    check_memory(need, f"n={options.n}, k={options.k}, batch={options.batch}, eval_samples={options.eval_samples}")
+
+
+def _train(
+    training: Training, runs: Sequence[Run], *, snapshots: Collection[int], report: Callable[[TrainProgress], None]
+) -> list[Json]:
+    """Go on from where the training is to the end of the last stage, keeping and saving on the way."""
+    began = time.perf_counter() - training.seconds
+    saved = time.perf_counter()
+
+    def evaluate() -> None:
+        training.seconds = time.perf_counter() - began
+        training.evaluate()
+        for number, run in enumerate(runs):
+            run.append_metrics(training.latest[number])
+            if training.seeds[number] in snapshots:
+                run.save_snapshot(training.done, training.weights(number))
+        report(TrainProgress(training.done, training.total, len(training.stages), training.latest))
+
+    def save() -> None:
+        nonlocal saved
+        training.seconds = time.perf_counter() - began
+        place = {"stage": training.stage, "stage_step": training.step, "seconds": training.seconds}
+        place |= training.circumstances()
+        for number, run in enumerate(runs):
+            run.save_checkpoint(training.done, training.state(number), place)
+        for run in runs:
+            run.drop_checkpoints(but=training.done)
+        saved = time.perf_counter()
+
+    with Interruptible(active=bool(runs)) as interrupt:
+        if not training.latest:
+            save()  # of several runs, those that a kill leaves without the next one have this in common with the others
+            evaluate()
+        while True:
+            while not training.stage_over:
+                training.update()
+                if training.step % training.options.eval_every == 0 or training.stage_over:
+                    evaluate()
+                if interrupt.requested or time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                    save()
+                if interrupt.requested:
+                    raise Interrupted("--resume goes on")
+            if training.last_stage:
+                break
+            training.stage, training.step = training.stage + 1, 0
+            evaluate()
+        save()  # so that a kill among the following files of several runs loses none of them
+
+    results = [_result(training, number) for number in range(len(training.seeds))]
+    for number, run in enumerate(runs):
+        run.save_weights(training.weights(number))
+        run.finish(results[number])
+    return results
+
+
+def _result(training: Training, number: int) -> Json:
+    latest = training.latest[number]
+    return {
+        "seed": training.seeds[number],
+        **{key: latest[key] for key in ("accuracy", "l2_error", "max_error")},
+        "min_child_attention": min(latest["child_attention"]),
+        "steps": training.done,
+        "samples": training.done * training.options.batch,
+        "seconds": round(training.seconds, 3),
+    }

@@ -1,0 +1,144 @@
+"""Algorithm 1 in a run folder: each finished stage is kept, and a run that was stopped goes on with the next one.
+
+| file            | content                                                                                               |
+| --------------- | ----------------------------------------------------------------------------------------------------- |
+| `metrics.jsonl` | one object a stage: its record, `step` (gradient steps so far), `samples` so far, `seconds`           |
+| `snapshots/`    | named by step: the `gradient` of the stage's layer, `step`, that layer before rounding, all weights after |
+
+Under torch.distributed the first process keeps the folder and tells the others where to begin.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from internalize.errors import InputError
+from internalize.parallel.interrupt import Interrupted
+from internalize.parity.algorithm1.forms import form_of
+from internalize.parity.algorithm1.recovery import StageRecord
+from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
+from internalize.parity.model.weights import Form, check_dtype, form_of_weights, read_weights, weight_shapes
+from internalize.parity.options import SolveOptions
+from internalize.parity.task.tree import Levels, ParityTree
+from internalize.storage.runs import Run, begin_runs
+
+_DTYPE: Final = "float64"
+"""Of what is kept, whatever the gradients are computed in."""
+
+
+def solve_kept(
+    options: SolveOptions,
+    run: Run | None,
+    *,
+    resume: bool = False,
+    snapshots: bool = False,
+    on_stage: Callable[[SolveState], None] = lambda solving: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> SolveResult:
+    """Run Algorithm 1 and keep it in ``run``; a finished run is read, an unfinished one continued.
+
+    Args:
+        options: the request.
+        run: the folder; None in every process but the first, or to keep nothing.
+        resume: continue a run that was begun.
+        snapshots: keep every stage's weights, and its step before rounding.
+        on_stage: called after each stage.
+        say: called with a line if a run that was begun has to begin anew.
+
+    Raises:
+        Interrupted: after Ctrl-C, with all finished stages saved.
+    """
+    if run is None:
+        finished, begun = _from_the_first((None, None))
+        return finished or solve(options, begun=begun, on_stage=on_stage)
+    tree = ParityTree.draw(options.n, options.k, options.seed)
+    samples = samples_of(options)  # refuses what cannot be run, before any folder is made
+    form = form_of(options)
+    names = list(weight_shapes(tree.levels, form))
+    config = solve_config(options)
+
+    def keep(solving: SolveState) -> None:
+        stage, seconds = len(solving.records), round(solving.seconds, 3)
+        first, count = solving.samples
+        place = {"step": stage, "samples": stage * samples, "first_sample": first, "stage_samples": count}
+        run.append_metrics({**vars(solving.records[-1]), **place, "seconds": seconds})
+        tensors = {"step": solving.step, **dict(zip(names, solving.weights, strict=True))}
+        if snapshots:
+            run.save_snapshot(stage, {**tensors, "gradient": solving.gradient})
+        records = [vars(record) for record in solving.records]
+        run.save_checkpoint(stage, tensors, {"records": records, "seconds": solving.seconds})
+        run.drop_checkpoints(but=stage)
+        on_stage(solving)
+
+    with begin_runs([run], "solve", [config], resume=resume):
+        known = (read_solved(run), None) if run.finished else (None, _load(run, tree, form, say))
+        finished, begun = _from_the_first(known)
+        if finished:
+            run.tidy()
+            return finished
+        try:
+            result = solve(options, begun=begun, on_stage=keep)
+        except KeyboardInterrupt:
+            raise Interrupted("all finished stages are saved, --resume goes on") from None
+        run.save_weights(dict(zip(names, result.weights, strict=True)))
+        run.finish(result.to_json())
+        return result
+
+
+def solve_config(options: SolveOptions) -> dict[str, Any]:
+    """What `config.json` says of a run."""
+    tree = ParityTree.draw(options.n, options.k, options.seed)
+    gates = "cot" if form_of(options) == "cot" else options.gates
+    setting = setting_of(options)  # a preset decides the grid and the rate
+    return {**asdict(options), "grid": setting.grid, "rate": setting.rate, "secret": list(tree.secret), "gates": gates}
+
+
+def read_solved(run: Run) -> SolveResult:
+    """The result of a finished run; refuses one whose files are damaged or do not belong together."""
+    config, weights = run.config, run.weights()
+    levels = Levels(config["n"], config["k"])
+    check_dtype(weights, _DTYPE, run.path / "weights.safetensors")
+    weights = read_weights(weights, levels, form_of_weights(weights), run.path)
+    numbers = ("accuracy", "l2_error", "max_error", "samples_per_stage", "steps", "seconds")
+    for name in numbers:
+        if not isinstance(run.result.get(name), int | float):
+            raise InputError(f"{run.path / 'result.json'} is not the result of a solve: its {name} is no number")
+    try:
+        return SolveResult.from_json(run.result, weights)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{run.path / 'result.json'} is not the result of a solve: {error}") from None
+
+
+def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) -> SolveState | None:
+    steps = run.checkpoint_steps()
+    if not steps:
+        run.rewind_metrics(None, say)
+        return None
+    tensors, state = run.load_checkpoint(max(steps))
+    check_dtype(tensors, _DTYPE, run.path / "checkpoint")
+    weights = tuple(read_weights(tensors, tree.levels, form, run.path / "checkpoint"))
+    try:
+        records = tuple(StageRecord(**record) for record in state["records"])
+        begun = SolveState(weights, records, float(state["seconds"]), tensors["step"], (0, 0), torch.empty(0))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
+    if begun.step.shape not in {W.shape for W in weights}:
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: its step has the shape {tuple(begun.step.shape)}")
+    if [record.stage for record in records] != list(range(1, state["step"] + 1)):
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {state['step']}")
+    run.rewind_metrics(state)
+    return begun
+
+
+def _from_the_first(
+    known: tuple[SolveResult | None, SolveState | None],
+) -> tuple[SolveResult | None, SolveState | None]:
+    """What the first process knows, in every process; with one process, what it knows itself."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return known
+    box = [known]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -1,0 +1,169 @@
+r"""The gradient at W = 0 by counting bits, where the trained layers compute bits.
+
+| name    | paper | meaning                                                                         | where       |
+| ------- | ----- | ------------------------------------------------------------------------------- | ----------- |
+| M       | n_t   | keys                                                                            | section 2.1 |
+| S       | M z   | sum of a sample's states: with states ±1 a whole number                         | section 3.3 |
+| turned  | –     | the samples with S < 0                                                          | –           |
+| D       | –     | number of samples of one \|S\| at which a key and a target differ               | –           |
+| epsilon | ε_t   | distance of a computed node from its true value, by ``freezing.py``             | section 3.4 |
+
+At W = 0 the gradient is \(\frac1{MB}\sum_i (\phi(z_i) - b_{mi})\,\phi'(z_i)\,(x_{ji} - z_i)\). As z is the mean of the x_j, the
+last term takes from each column its mean over the keys, so constants of a column do not matter. If all states are ±1, z is
+S/M, and φ′ and φφ′ are odd functions of it: samples of one |S| have one weight, after both targets and the constant 1 are turned
+round where S < 0. With \(\sum_i x_j b_m = \#i - 2D_{jm}\) over the samples of each |S|,
+\[ \frac{2}{MB} \sum_{s} \phi'(s/M) \bigl(D^{s}_{jm} - \phi(s/M)\,D^{s}_{j1}\bigr) \quad\text{less its mean over } j. \]
+The D are whole numbers from 64 samples a machine word; nothing is rounded but a sum of some hundred float64 numbers a chunk.
+
+**Bound.** Let the true nodes be within ε of the computed ones. Then what is counted is within
+\[ \frac{\varepsilon}{M}\,(2A^2 + 4C + 4A) + \frac{8A}{M}\,u\,(\text{terms} + 64), \qquad u = 2^{-53}, \]
+of the gradient, with A = sup |φ′| and C the Lipschitz constant of φ′, as in ``freezing.py``.
+**Proof.** One sample's term f = (φ(z) − b)φ′(z)(x_j − z) has |∂f/∂x_j| ≤ 2A and |∂f/∂z| ≤ 2A² + 4C + 2A, because φ, b, x_j and z
+are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 64uA of φ′ and φφ′. The sums
+over s and chunks have that many terms and all partial sums at most AB in size, so each of the two is rounded by at most
+uAB · terms, and subtracting the mean at most doubles that; the factor 2/(MB) leaves 8Au · terms/M and less. ∎
+
+For quantised layers ε is of the order of the square of the softmax mass off the children. At the default amplitude that makes the
+bound a millionth of half a step and less: below what float32 loses, and far below the error that the paper's approximate oracle may
+have (n^{−2−ε/8}, section 2.1). An entry closer than the bound to where its rounded weight changes is computed again from the
+real states in float64.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero, summed
+from internalize.parity.kernels.bitmatrix import (
+    LONG,
+    Integers,
+    Words,
+    differing,
+    filled,
+    ones,
+    transposed,
+    use_native,
+    write_nodes,
+)
+from internalize.parity.kernels.native import one_ahead
+from internalize.parity.model.link import Link
+from internalize.parity.task.data import packed_words
+from internalize.parity.task.tree import ParityTree
+from internalize.parity.theory.freezing import curvature, drifts, steepness
+
+_CHUNK: Final = 2**18
+"""Samples in a chunk: so many that the samples of most |S| fill several words."""
+_CHUNK_BITS: Final = 2**30
+"""Bits in a chunk: 128 MB, a few copies of which are held."""
+_NEAR: Final = 1 / 16
+"""With a bound beyond this share of half a step, counting would leave too much to be computed again."""
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """True states of samples in the order of |S|, one row a position; places that no sample fills are 0."""
+
+    states: Words
+    turned: Words
+    sizes: Integers
+    """The different |S|."""
+    ends: Integers
+    """The word before which the samples of each |S| end."""
+
+
+def gradient_to_round(
+    samples: Samples, below: Sequence[Tensor], masses: Sequence[float], link: Link, half: float
+) -> Float[Tensor, "keys nodes"]:
+    """Gradient at W = 0 of the layer above recovered ones, by the quickest way that changes no rounded weight.
+
+    Args:
+        samples: the batch. In float64, or on another device than the CPU, nothing is counted.
+        below: the trained layers, recovered.
+        masses: their largest softmax weights off the children.
+        link: φ.
+        half: the gradients at which the rounded weight changes are the odd multiples of this.
+    """
+    bound = counting_bound(samples, masses, link)
+    if samples.dtype != torch.float32 or samples.device != "cpu" or not bound < _NEAR * half:
+        return gradient_at_zero(samples, below, link)
+    found = counted_gradient(samples, len(below), link)
+    doubtful = ((found.abs() / half) % 2 - 1).abs() * half <= bound
+    columns = cast(list[int], doubtful.any(dim=0).nonzero()[:, 0].tolist())
+    if columns:
+        exact = gradient_at_zero(replace(samples, dtype=torch.float64), below, link, columns)
+        found[:, columns] = torch.where(doubtful[:, columns], exact, found[:, columns])
+    return found
+
+
+def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, "keys nodes"]:
+    """Gradient at W = 0 of the layer that the stage trains, if those below compute the true values."""
+    tree = samples.tree
+    M, nodes = tree.levels.level_end[stage], tree.levels.width(stage + 1)
+    # Transposing costs about as much as comparing with 64 targets more.
+    native = use_native(M * (nodes + LONG) * samples.count // LONG)
+    of_one, of_targets = np.zeros((M, 1)), np.zeros((M, nodes))
+    for chunk in _chunks(samples.share(), stage, native):
+        z = torch.from_numpy(chunk.sizes).double() / M
+        slope, both = link.slope(z).numpy(), (link(z) * link.slope(z)).numpy()
+        keys, targets = chunk.states[:M], chunk.states[M : M + nodes] ^ chunk.turned
+        differing(keys, targets, chunk.ends, slope, total=of_targets, native=native)
+        differing(keys, chunk.turned[None], chunk.ends, both, total=of_one, native=native)
+        del chunk, keys, targets  # not held while the next chunk is made
+    total = summed(torch.from_numpy(of_targets - of_one))
+    return 2 * (total - total.mean(dim=0)) / (M * samples.count)
+
+
+def counting_bound(samples: Samples, masses: Sequence[float], link: Link) -> float:
+    """The bound above, for recovered layers with these masses off the children."""
+    M, A, C = samples.tree.levels.level_end[len(masses)], steepness(link), curvature(link)
+    deltas, _ = drifts(link, masses)
+    epsilon = max((min(C * delta**2 / 2, 2.0) for delta in deltas), default=0.0)
+    terms = (M // 2 + 1) * math.ceil(samples.count / _chunk(samples))
+    return (epsilon * (2 * A**2 + 4 * C + 4 * A) + 8 * A * 2.0**-53 * (terms + 64)) / M
+
+
+def _chunk(samples: Samples) -> int:
+    return samples.chunk or max(min(_CHUNK_BITS // samples.tree.n, _CHUNK), 1)
+
+
+def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[_Sorted]:
+    tree, size, end = samples.tree, _chunk(samples), samples.start + samples.count
+
+    def drawn(first: int) -> tuple[Words, Integers]:
+        rows = packed_words(tree.n, samples.seed, first, min(size, end - first), samples.stream)
+        return rows, ones(rows)
+
+    for rows, minus in one_ahead(drawn, range(samples.start, end, size)):
+        of_nodes = _node_ones(tree, rows, stage, native) if stage else 0
+        yield _sorted(tree, rows, tree.levels.level_end[stage] - 2 * (minus + of_nodes), stage + 1, native)
+
+
+def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integers:
+    """How many nodes of levels 1 … ``level`` are −1, for each sample."""
+    n, M = tree.n, tree.levels.level_end[level]
+    states = transposed(rows, filled(0, len(rows)), room=M, native=native)
+    write_nodes(tree, states, level)
+    return ones(transposed(states, filled(n, M), native=native))[: len(rows)]
+
+
+def _sorted(tree: ParityTree, rows: Words, S: Integers, level: int, native: bool) -> _Sorted:
+    """Samples and their sums to states up to a level; the samples of each |S| begin a new word."""
+    size = np.abs(S)
+    sizes = np.bincount(size).nonzero()[0]
+    counts = np.bincount(size)[sizes]
+    lengths = -(-counts // LONG) * LONG
+    ends = lengths.cumsum()
+    # Of 16 bits numpy sorts by counting.
+    by_size = np.argsort(size.astype(np.uint16 if tree.T < 2**16 else np.int64), kind="stable")
+    order = np.full(ends[-1], -1)
+    order[np.arange(len(S)) + np.repeat(ends - lengths - (counts.cumsum() - counts), counts)] = by_size
+    states = transposed(rows, order, room=tree.levels.level_end[level], native=native)
+    write_nodes(tree, states, level)
+    turned = np.packbits((order >= 0) & (S[order] < 0), bitorder="little").view("<u8").astype(np.uint64)
+    return _Sorted(states, turned, sizes, ends // LONG)

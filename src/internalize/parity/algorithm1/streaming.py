@@ -1,0 +1,165 @@
+r"""Gradients and answers over more samples than fit in memory: chunk by chunk, summed in float64.
+
+| name        | paper       | meaning                                                            | where       |
+| ----------- | ----------- | ------------------------------------------------------------------ | ----------- |
+| X           | x^(ℓ)_[ℓ+1] | states, one row a position and one column a sample                 | section 2.2 |
+| true_values | b_m         | true values of a level, from the bits alone                        | section 2.1 |
+
+States are positions × samples here, the transpose of ``transformer.py``: gathering a few positions is then a copy of
+whole rows. Trained layers are applied in their sparse form, ``sparse.py``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from internalize.counter import Stream
+from internalize.parity.model.link import Link
+from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel, level_writes
+from internalize.parity.model.transformer import LevelTransformer, set_weights
+from internalize.parity.task.data import draw_bits
+from internalize.parity.task.tree import ParityTree
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples ``start`` … ``start + count − 1`` of a stream, to be gone through in chunks."""
+
+    tree: ParityTree
+    seed: int
+    start: int
+    count: int
+    stream: Stream = "train"
+    chunk: int | None = None
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the states' dtype and device."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
+
+    def default_chunk(self, copies: int = 1) -> int:
+        """Samples whose states fill the default memory, if so many copies of them are held."""
+        return max(STATE_NUMBERS // (copies * self.tree.T), 1)
+
+    def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
+        """The bits, at most a chunk of them at a time."""
+        size = self.chunk or self.default_chunk()
+        for first in range(self.start, self.start + self.count, size):
+            count = min(size, self.start + self.count - first)
+            bits = draw_bits(self.tree.n, self.seed, first, count, self.stream, self.dtype)
+            yield bits.T.contiguous().to(self.device)
+
+    def share(self) -> "Samples":
+        """What this process does of the samples; all of it if there is one process."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return self
+        rank, world = dist.get_rank(), dist.get_world_size()
+        first, end = self.count * rank // world, self.count * (rank + 1) // world
+        return replace(self, start=self.start + first, count=end - first)
+
+
+def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Float[Tensor, "nodes b"]:
+    """The values of a level's nodes: products over the leaves below each of them."""
+    leaves = bits[list(tree.pairing)]
+    return leaves.view(-1, 2**level, bits.shape[1]).prod(dim=1)
+
+
+@torch.no_grad()
+def gradient_at_zero(
+    samples: Samples, below: Sequence[Tensor], link: Link, columns: Sequence[int] | None = None
+) -> Float[Tensor, "keys nodes"]:
+    r"""Gradient of the layer above ``below`` at its start, W = 0, averaged over all processes' samples.
+
+    \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all see one z.
+
+    Args:
+        samples: the batch.
+        below: the trained layers.
+        link: φ.
+        columns: of these nodes of the level only; by default of all.
+    """
+    tree, stage = samples.tree, len(below)
+    columns = range(tree.levels.width(stage + 1)) if columns is None else columns
+    M = tree.levels.level_end[stage]
+    total = torch.zeros(M, len(columns), dtype=torch.float64)
+    model = SparseModel(tree.levels, level_writes(tree.levels, below), link, like=samples.like)
+    for bits in samples.share().chunks():
+        X = model.states(bits)
+        z = X.mean(dim=0)
+        R = (link(z) - true_values(tree, bits, stage + 1)[list(columns)]) * link.slope(z)
+        total += (X @ R.T - R @ z).cpu().double()  # not every device has float64
+    return summed(total) / (M * samples.count)
+
+
+def all_gradients(
+    samples: Samples, W: Sequence[Tensor], link: Link, stage: int, hidden: int = 0
+) -> list[Float[Tensor, "keys nodes"]]:
+    """Gradients of the stage's loss in layers 0 … ``stage`` by autograd, whatever the weights are.
+
+    The loss is summed over the level that the stage trains, but for its first ``hidden`` nodes: levels above it copy their
+    own label and add exactly 0.
+    """
+    tree = samples.tree
+    model = LevelTransformer(tree.n, tree.k, link, dtype=samples.dtype).to(samples.device)
+    set_weights(model, W)
+
+    def loss(bits: Tensor) -> Tensor:
+        output = model.by_level(bits, layers=stage + 1)[-1]
+        error = output - true_values(tree, bits.T, stage + 1).T
+        return error[:, hidden:].square().sum() / 2
+
+    return chunked_gradients(samples, list(model.parameters())[: stage + 1], loss, samples.chunk)
+
+
+def chunked_gradients(
+    samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor], Tensor], chunk: int | None
+) -> list[Tensor]:
+    """Gradients of a loss averaged over all processes' samples.
+
+    Args:
+        samples: the batch.
+        parameters: by what.
+        loss: bits, one row a sample → their losses, summed.
+        chunk: samples held at once.
+    """
+    totals = [torch.zeros_like(parameter, dtype=torch.float64, device="cpu") for parameter in parameters]
+    for bits in replace(samples.share(), chunk=chunk).chunks():
+        for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
+            total += gradient.cpu().double()
+    return [summed(total) / samples.count for total in totals]
+
+
+def answers(samples: Samples, W: Sequence[Tensor], link: Link) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """The root as the model in level form computes it from the bits alone, and as it is, for every sample, in float64."""
+    model = SparseModel(samples.tree.levels, level_writes(samples.tree.levels, W), link, like=samples.like)
+    return roots(samples, lambda bits: model.states(bits)[-1])
+
+
+@torch.no_grad()
+def roots(
+    samples: Samples, root: Callable[[Float[Tensor, "n b"]], Float[Tensor, " b"]]
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """The root as a model computes it from the bits, and as it is, for every sample, in float64."""
+    found: list[Tensor] = []
+    truth: list[Tensor] = []
+    for bits in samples.chunks():
+        found.append(root(bits).cpu().double())
+        truth.append(true_values(samples.tree, bits, samples.tree.L)[0].cpu().double())
+    return torch.cat(found), torch.cat(truth)
+
+
+def summed(total: Tensor) -> Tensor:
+    """The sum over all processes, on every one of them."""
+    if dist.is_available() and dist.is_initialized():
+        # nccl sums only what is on its device; gloo is at home on the CPU.
+        device = torch.device("cuda") if dist.get_backend() == "nccl" else total.device
+        moved = total.to(device)
+        dist.all_reduce(moved)
+        return moved.cpu()
+    return total

@@ -1,0 +1,151 @@
+"""Where a world's ingredients come from: a run of Algorithm 1 made on the spot, or a run folder.
+
+| in the folder                  | in the world                                                                              |
+| ------------------------------ | ----------------------------------------------------------------------------------------- |
+| `W1 …` or `W1_full …`          | weights, in level or in block form                                                        |
+| `mask`, `gates` of the config  | who sees whom, who takes an update                                                        |
+| `gate1 …`, `gates` = `learned` | the gates, as logits of every position                                                    |
+| `supervised_tokens`            | hidden: the stages' inputs show no node, and the loss is on the level that they read      |
+| metrics and snapshots          | of a solve: the samples of each stage and the weights after it                            |
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from internalize.curriculum import Curriculum
+from internalize.errors import InputError
+from internalize.parity.algorithm1.forms import form_of, stages_of
+from internalize.parity.algorithm1.solve import SolveState, setting_of, solve
+from internalize.parity.model.gates import named_gates
+from internalize.parity.model.link import get_link
+from internalize.parity.model.mask import named_mask
+from internalize.parity.model.weights import form_of_weights, read_weights, weight_shapes
+from internalize.parity.options import SolveOptions
+from internalize.parity.task.stages import ParityStage, parity_stages
+from internalize.parity.task.tree import Levels, ParityTree
+from internalize.storage.files import present
+from internalize.storage.runs import Run
+
+Ingredients = dict[str, Any]
+
+_ONE_LAYER: Final = (
+    "explicit CoT has one layer that reads its own chain; the statements are about the layers of Definition 3"
+)
+
+
+def ingredients_of_solve(options: SolveOptions) -> Ingredients:
+    """Run Algorithm 1 and keep what it did at every stage."""
+    if form_of(options) == "cot":
+        raise InputError(f"curriculum={options.curriculum}: {_ONE_LAYER}")
+    tree = ParityTree.draw(options.n, options.k, options.seed)
+    kept: list[SolveState] = []
+    result = solve(options, tree, on_stage=kept.append)
+    history, ranges = [solving.weights for solving in kept], tuple(solving.samples for solving in kept)
+    found: Ingredients = {"tree": tree, "weights": result.weights, "history": history, "ranges": ranges}
+    return found | _of_algorithm(options, tree)
+
+
+def ingredients_of_run(run: Run) -> Ingredients:
+    """Read a run folder, trained or solved, whoever wrote it."""
+    try:
+        return _read(run)
+    except InputError as error:
+        if str(run.path) in str(error):
+            raise
+        raise InputError(
+            f"{run.path / 'config.json'}: {error}"
+        ) from None  # what an option's own check has said of its value
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"{run.path / 'config.json'} or metrics.jsonl is not as the contract has it ({what})"
+        ) from None
+
+
+def _read(run: Run) -> Ingredients:
+    config, where = run.config, run.path / "weights.safetensors"
+    kind = config.get("kind", "train")  # that of whoever made them, if they do not say
+    if kind not in ("train", "solve"):
+        raise InputError(
+            f"{run.path} is a run of {kind}, which has no weights of the paper's model; take one of train or solve"
+        )
+    if not run.finished and not present(where):
+        raise InputError(f"{run.path} is not finished, so it has no weights yet; --resume goes on with it")
+    secret = tuple(int(j) for j in config.get("secret", ()))
+    tree = ParityTree(int(config["n"]), secret, tuple(int(j) for j in config.get("pairing", ())))
+    if tree.k != config["k"]:
+        raise InputError(f"{run.path / 'config.json'}: k={config['k']}, but secret has {tree.k} positions")
+    tensors, levels, gates = run.weights(), tree.levels, str(config.get("gates", "paper"))
+    form = form_of_weights(tensors)
+    if form == "cot":
+        raise InputError(f"{where}: {_ONE_LAYER}")
+    found: Ingredients = {"tree": tree, "weights": read_weights(tensors, levels, form, where)}
+    learned = [f"gate{layer + 1}" for layer in range(tree.L)] if gates == "learned" else []
+    for name in tensors:
+        if name not in (*weight_shapes(levels, form), *learned):
+            raise InputError(f"{where} has {name}: a learned part of the model that no statement speaks about")
+    if config.get("kind") == "solve":
+        known = {field.name for field in fields(SolveOptions)}
+        options = SolveOptions(**{name: value for name, value in config.items() if name in known})
+        ranges = tuple((int(line["first_sample"]), int(line["stage_samples"])) for line in run.metrics())
+        if any(first < 0 or count < 1 for first, count in ranges) or len(ranges) not in (0, len(stages_of(options))):
+            raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: it does not say which samples each stage used")
+        history = _snapshots(run, levels, options)
+        return found | {"history": history, "ranges": ranges} | _of_algorithm(options, tree)
+    schedule = Curriculum(
+        config.get("curriculum", "log-icot"), int(config.get("chunk", 1)), tuple(config.get("boundaries", ()))
+    )
+    stages = parity_stages(levels, schedule)
+    if config.get("supervised_tokens") == "hidden":
+        stages = tuple(_hiding(stage, levels) for stage in stages)
+    return found | {
+        "link": get_link(str(config.get("link", "cosine"))),
+        "seed": int(config.get("seed", 0)),
+        "visible": named_mask(str(config.get("mask", "level")), levels),
+        "gates": _learned(tensors, learned, levels, where) if learned else named_gates(gates, levels),
+        "stages": stages,
+        "curriculum": schedule.method,
+    }
+
+
+def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
+    """What follows from the request."""
+    return {
+        "link": get_link(options.link),
+        "seed": options.seed,
+        "visible": named_mask(options.mask, tree.levels),
+        "gates": named_gates(options.gates, tree.levels),
+        "stages": stages_of(options),
+        "curriculum": options.curriculum,
+        "algorithm": setting_of(options),
+        "epsilon": options.epsilon,
+    }
+
+
+def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequence[Tensor]]:
+    """The weights after every stage, if the run kept them all."""
+    found = dict(run.snapshots())
+    if list(found) != list(range(1, len(stages_of(options)) + 1)):
+        return ()
+    where, form = run.path / "snapshots", form_of(options)
+    return [read_weights(tensors, levels, form, where) for tensors in found.values()]
+
+
+def _learned(tensors: Mapping[str, Tensor], names: Sequence[str], levels: Levels, where: Path) -> Tensor:
+    """Learned gates, layers × positions, out of their logits."""
+    for name in names:
+        if name not in tensors or tuple(tensors[name].shape) != (levels.T,):
+            raise InputError(f"{where} has no {name} of {levels.T} logits, which learned gates are")
+    return torch.stack([tensors[name].detach().cpu().double().sigmoid() for name in names])
+
+
+def _hiding(stage: ParityStage, levels: Levels) -> ParityStage:
+    """A stage whose input shows no node, with the loss on the supervised ones of the level that it reads."""
+    level = levels.nodes(stage.layers)
+    supervised = tuple(m for m in stage.supervised if m < level.stop)
+    return ParityStage(tuple(range(levels.n, levels.T)), supervised, stage.layers)

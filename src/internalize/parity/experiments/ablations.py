@@ -1,0 +1,275 @@
+"""`internalize compare --of ablations | gates | simplifications`: one departure from the paper's model at a time.
+
+| what            | departs by                                                 | asks                                             |
+| --------------- | ---------------------------------------------------------- | ------------------------------------------------ |
+| ablations       | gates, mask, quantisation, link or rate of section 3.2     | where does it break, which statement explains it |
+| gates           | gates that are learned, under both masks                   | do they become the prescribed ones               |
+| simplifications | another of the paper's simplifications lifted, and learned | can it be learned together with the attention    |
+
+A run breaks at the first stage at whose end the level in training is not 99 % right. A certificate explains an ablation if it
+is violated in its world and not in the control's.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+
+from internalize.errors import InputError
+from internalize.parity.experiments.curricula import CompareOptions, Optimizer, Say, default_samples
+from internalize.parity.experiments.jobs import (
+    SEEDS_PER_BATCH,
+    CertifyJob,
+    ComparisonSettings,
+    SolveJob,
+    TrainJob,
+    carry_out,
+)
+from internalize.parity.model.link import get_link
+from internalize.parity.model.metrics import measure
+from internalize.parity.model.transformer import BlockTransformer, LevelTransformer, set_weights
+from internalize.parity.model.weights import form_of_weights, read_weights
+from internalize.parity.options import SolveOptions
+from internalize.parity.task.data import add_trace, draw_bits
+from internalize.parity.task.tree import ParityTree
+from internalize.storage.runs import Run
+from internalize.storage.summaries import SOLVED, Json, keep_rows, lower_median, over_seeds
+
+Of = Literal["ablations", "gates", "simplifications"]
+CONTROL: Final = "control"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The paper's model but for these options."""
+
+    optimizer: Optimizer
+    changes: Mapping[str, Any]
+
+    @property
+    def what(self) -> str:
+        """The options in words."""
+        return " ".join(f"{name}={value}" for name, value in self.changes.items()) or CONTROL
+
+    @property
+    def folder(self) -> str:
+        """The same, as the name of a folder."""
+        return self.what.replace("=", "-").replace(" ", "-")
+
+
+def _variants(optimizer: Optimizer, *changes: Mapping[str, Any]) -> tuple[Variant, ...]:
+    return tuple(Variant(optimizer, own) for own in changes)
+
+
+_ARCHITECTURE: Final[tuple[Mapping[str, Any], ...]] = (
+    {},
+    {"gates": "ones"},
+    {"gates": "cot"},
+    {"mask": "causal"},
+    {"link": "quartic"},
+)
+VARIANTS: Final[dict[Of, tuple[Variant, ...]]] = {
+    "ablations": (
+        *_variants("adamw", *_ARCHITECTURE, {"lr": 0.01}, {"lr": 0.03}, {"lr": 0.3}),
+        *_variants(
+            "algorithm-1", *_ARCHITECTURE, {"grid": "1"}, {"grid": "none"}, {"rate": "paper"}, {"preset": "paper"}
+        ),
+    ),
+    "gates": _variants(
+        "adamw",
+        *({"gates": gates, "mask": mask} for gates in ("learned", "input") for mask in ("level", "causal")),
+        *({"gates": "learned", "mask": mask, "gate_penalty": 0.0} for mask in ("level", "causal")),
+        {"gates": "learned", "gate_bias": 0.0},
+        {"gates": "learned", "gate_penalty": 0.1},
+        {"gates": "learned", "tokens": "shown"},
+    ),
+    "simplifications": _variants(
+        "adamw",
+        {"tokens": "hidden"},
+        {"value": "learned"},
+        *({"output": output, "parts_lr": rate} for output in ("residual", "streams") for rate in (0.01, 0.1)),
+        *({"link": link} for link in ("mlp-fitted", "mlp")),
+        {"gates": "learned"},
+        {"gates": "learned", "mask": "causal", "value": "learned", "output": "streams", "link": "mlp-fitted"},
+    ),
+}
+
+
+def compare_variants(
+    of: Of, options: CompareOptions, how: ComparisonSettings, say: Say = lambda line: None
+) -> list[Json]:
+    """Make every run that is missing, at the first of the sizes, and return a row for each variant.
+
+    The runs are in ``out/<of>``, and the rows also in ``out/rows.json``. Learned gates are drawn in ``out/figures``.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    entries = [_VariantRuns(of, variant, options, how.out) for variant in _chosen(of, options)]
+    carry_out([job for entry in entries for job in entry.jobs()], how)
+    if of == "ablations":
+        carry_out([entry.certify() for entry in entries if entry.runs()], how)
+    rows = [row for entry in entries if entry.runs() and (row := entry.row())]
+    if of == "ablations":
+        _explain(rows, entries)
+    kept = keep_rows(how.out, of, rows)
+    if of == "gates":
+        for entry in entries:
+            if runs := entry.runs():
+                n, k = options.sizes[0]
+                _draw(runs, how.out, f"{entry.variant.folder}-n{n}-k{k}", say)
+    return kept
+
+
+def _chosen(of: Of, options: CompareOptions) -> list[Variant]:
+    """The variants that are asked for, in their order; all unless some are named."""
+    if len(options.sizes) > 1:
+        raise InputError(f"sizes={options.sizes}: --of {of} takes one size")
+    found = [variant for variant in VARIANTS[of] if variant.optimizer in options.optimizers]
+    if not found:
+        raise InputError(f"optimizers={options.optimizers}: --of {of} has variants under adamw only")
+    names = list(dict.fromkeys(variant.what for variant in found))
+    for name in options.variants:
+        if name not in names:
+            raise InputError(f"variant {name!r} is not one of {', '.join(map(repr, names))}")
+    return [variant for variant in found if not options.variants or variant.what in options.variants]
+
+
+@dataclass(frozen=True)
+class _VariantRuns:
+    """One variant over its seeds: the runs of one row."""
+
+    of: Of
+    variant: Variant
+    options: CompareOptions
+    out: Path
+
+    @property
+    def place(self) -> Path:
+        n, k = self.options.sizes[0]
+        return Path(self.of) / f"n{n}-k{k}" / self.variant.optimizer / self.variant.folder
+
+    def jobs(self) -> Iterator[TrainJob | SolveJob]:
+        (n, k), seeds = self.options.sizes[0], self.options.seeds
+        if self.variant.optimizer == "adamw":
+            options = self.options.train(n, k, **self.variant.changes)
+            for start in range(0, len(seeds), SEEDS_PER_BATCH):
+                yield TrainJob(self.out, self.place, options, seeds[start : start + SEEDS_PER_BATCH])
+            return
+        # All at the control's number of samples, but for the paper's preset, which has its own.
+        samples = None if "preset" in self.variant.changes else default_samples(n, k)
+        for seed in seeds:
+            asked = SolveOptions(n=n, k=k, samples=samples, seed=seed, **self.variant.changes)
+            yield SolveJob(self.out, self.place / f"seed-{seed}", asked)
+
+    def runs(self) -> list[Run]:
+        """Those that are finished."""
+        return [run for job in self.jobs() for run in job.runs if run.finished]
+
+    def certify(self) -> CertifyJob:
+        """Of the first seed's run."""
+        run = self.runs()[0].path
+        return CertifyJob(self.out, self.place / "certificates" / run.name, run.relative_to(self.out))
+
+    def certificates(self) -> list[Json] | None:
+        kept = self.certify().runs[0]
+        return kept.result["certificates"] if kept.finished else None
+
+    def row(self) -> Json:
+        runs, adamw = self.runs(), self.variant.optimizer == "adamw"
+        n, k = self.options.sizes[0]
+        results = [run.result for run in runs]
+        stages = [_trained_levels(run) if adamw else _solved_levels(run) for run in runs]
+        broken = [next((t + 1 for t, own in enumerate(some) if own[t] < SOLVED), None) for some in stages]
+        counted = Counter(stage for stage in broken if stage is not None)
+        held_out = self.options.eval_samples if adamw else SolveOptions.test_samples
+        row: Json = {
+            "what": self.variant.what,
+            "optimizer": self.variant.optimizer,
+            "n": n,
+            "k": k,
+            **over_seeds([result["accuracy"] for result in results], held_out),
+            "breaks_at": {str(stage): counted[stage] for stage in sorted(counted)},
+            "breaks_at_median": lower_median(broken),
+            "level_accuracy": [statistics.fmean(level) for level in zip(*(some[-1] for some in stages), strict=True)],
+            "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
+            "runs": [str(run.path) for run in runs],
+        }
+        last = [run.metrics()[-1] for run in runs]
+        if all("gate_distance" in line for line in last):
+            distances = [line["gate_distance"] for line in last]
+            row["gate_distance"] = {part: statistics.fmean(own[part] for own in distances) for part in distances[0]}
+        scales = [scale for run in runs if (scale := answer_scale(run.weights()))]
+        if scales:
+            row["answer_scale"] = [statistics.median(layer) for layer in zip(*scales, strict=True)]
+        return row
+
+
+def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
+    """How much of φ's swing between z = 0 and z = ±1 each layer's answer has, where that is learned; 1 in the paper's model.
+
+    A layer whose scale is 0 has turned itself off: it answers the same whatever it reads.
+    """
+    found: list[float] = []
+    for layer in range(1, sum(name.endswith("_full") for name in weights) + 1):
+        scale = torch.ones(()).double()
+        if f"mlp{layer}_weight" in weights:
+            part = {name: weights[f"mlp{layer}_{name}"].double() for name in ("steepness", "offset", "weight")}
+            low, middle, high = (
+                (part["weight"] * torch.tanh(part["steepness"] * z + part["offset"])).sum() for z in (-1.0, 0.0, 1.0)
+            )
+            scale = scale * ((low + high) / 2 - middle) / 2
+        if f"write{layer}" in weights:
+            scale = scale * (weights[f"write{layer}"] * weights[f"output{layer}"]).double().sum()
+        found.append(float(scale))
+    return found if "mlp1_weight" in weights or "write1" in weights else []
+
+
+def _trained_levels(run: Run) -> list[list[float]]:
+    """Accuracy of every level at the end of every stage."""
+    ends = {line["stage"]: line["level_accuracy"] for line in run.metrics()}
+    return [ends[stage] for stage in sorted(ends)]
+
+
+def _solved_levels(run: Run) -> list[list[float]]:
+    """The same of a run of Algorithm 1, by its weights after every stage."""
+    config = run.config
+    tree = ParityTree.of(config)
+    # The samples that its accuracy is of.
+    sequence = add_trace(tree, draw_bits(tree.n, config["seed"], 0, config["test_samples"], "test")).unsqueeze(0)
+    link, found = get_link(config["link"]), list[list[float]]()
+    for _, tensors in run.snapshots():
+        form = form_of_weights(tensors)
+        model = (
+            LevelTransformer(tree.n, tree.k, link, runs=(1,))
+            if form == "level"
+            else BlockTransformer(tree.n, tree.k, config["mask"], config["gates"], link, runs=(1,))
+        )
+        set_weights(model, read_weights(tensors, tree.levels, form, run.path))
+        found.append(measure(model, [tree], sequence)[0]["level_accuracy"])
+    return found
+
+
+def _explain(rows: Sequence[Json], entries: Sequence[_VariantRuns]) -> None:
+    """Add to every row the certificates that are violated in its world and not in its control's, if that was judged, too."""
+    judged = {(entry.variant.optimizer, entry.variant.what): entry.certificates() for entry in entries if entry.runs()}
+    told = ("statement", "claim", "measured", "bound", "reason")
+    for row in rows:
+        found, known = judged.get((row["optimizer"], row["what"])), judged.get((row["optimizer"], CONTROL))
+        row["turned"] = None
+        if found is not None and known is not None:
+            before = {c["statement"] for c in known if c["verdict"] == "violated"}
+            new = [c for c in found if c["verdict"] == "violated" and c["statement"] not in before]
+            row["turned"] = [{key: c[key] for key in told} for c in new]
+
+
+def _draw(runs: Sequence[Run], out: Path, name: str, say: Callable[[str], None]) -> None:
+    from internalize.report.figures.gates import draw_gates
+    from internalize.report.figures.save import save
+
+    drawing = draw_gates(runs, name)
+    say(f"drawn in {save(drawing.figure, out / 'figures', drawing.name)}")

@@ -1,0 +1,297 @@
+"""`internalize compare`: the curricula under AdamW and under Algorithm 1, at equal samples and by what 99 % costs.
+
+| optimizer   | a run                                                              | cost to reach 99 %                    |
+| ----------- | ------------------------------------------------------------------ | ------------------------------------- |
+| adamw       | a stage ends when its level is learned, the last when all updates  | first evaluation of the last stage    |
+|             | are made: as many for every method, so its end is at equal samples | with 99 % right                       |
+| algorithm-1 | one step a stage on B samples; at equal samples every method has   | stages × the least B, going down by   |
+|             | what Log-ICoT has by default, shared out over its stages           | √2 from the default until one fails   |
+
+AdamW is tried at several rates and a method's best one is its row. A curriculum's stages may be idle: where the first stage of
+a level trains the whole level, the level's others find nothing to do. The rows count them.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from internalize.counter import check_seed
+from internalize.curriculum import METHODS, Curriculum, Method
+from internalize.errors import InputError
+from internalize.parity.experiments.jobs import ComparisonSettings, DescentJob, TrainJob, carry_out
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.task.tree import Levels
+from internalize.storage.runs import Run
+from internalize.storage.summaries import SOLVED, Json, first_solved, keep_rows, lower_median, median_of, over_seeds
+
+Optimizer = Literal["adamw", "algorithm-1"]
+OPTIMIZERS: Final[tuple[Optimizer, ...]] = get_args(Optimizer)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is compared, and what all runs have in common. The settings of AdamW are the paper's."""
+
+    sizes: tuple[tuple[int, int], ...] = ((30, 16),)
+    """Pairs n, k."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    methods: tuple[Method, ...] = METHODS
+    optimizers: tuple[Optimizer, ...] = OPTIMIZERS
+    lr: tuple[float, ...] = (0.1, 0.03)
+    """Learning rates of AdamW."""
+    steps: int = 500
+    """Gradient steps for each level of the tree."""
+    batch: int = 500
+    eval_every: int = 5
+    eval_samples: int = 2000
+    gate_bias: float = TrainOptions.gate_bias
+    gate_penalty: float = TrainOptions.gate_penalty
+    variants: tuple[str, ...] = ()
+    """Of ablations, gates and simplifications, only these; none: all."""
+    repeats: int = 100
+    """Answers that are timed, at each batch size."""
+
+    def __post_init__(self) -> None:
+        for name, values in {
+            "sizes": self.sizes,
+            "seeds": self.seeds,
+            "methods": self.methods,
+            "optimizers": self.optimizers,
+            "lr": self.lr,
+        }.items():
+            if not values or len(set(values)) != len(values):
+                raise InputError(f"{name}={values} must name at least one, and none twice")
+        for name, values, known in (
+            ("method", self.methods, METHODS),
+            ("optimizer", self.optimizers, OPTIMIZERS),
+        ):
+            for value in values:
+                if value not in known:
+                    raise InputError(f"{name}={value!r} is not one of {', '.join(known)}")
+        if self.repeats < 1:
+            raise InputError(f"repeats={self.repeats} must be at least 1")
+        for n, k in self.sizes:
+            Levels(n, k)
+        for seed in self.seeds:
+            check_seed(seed)
+
+    def train(self, n: int, k: int, **changes: Any) -> TrainOptions:
+        """AdamW at this size, with the first of the rates."""
+        same = ("steps", "batch", "eval_every", "eval_samples", "gate_bias", "gate_penalty")
+        asked: dict[str, Any] = {name: getattr(self, name) for name in same} | {"lr": self.lr[0]} | changes
+        return TrainOptions(n=n, k=k, **asked)
+
+
+def compare(options: CompareOptions, how: ComparisonSettings, say: Say = lambda line: None) -> list[Json]:
+    """Make every run that is missing, and return a row for each size, optimizer and method.
+
+    The runs are in ``out/curricula``, and the rows also in ``out/rows.json``.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    entries = [
+        (_AdamW if optimizer == "adamw" else _Algorithm)(options, how.out, n, k, method)
+        for n, k in options.sizes
+        for optimizer in options.optimizers
+        for method in options.methods
+    ]
+    # Seed by seed, so that whoever stops early has something of every method.
+    carry_out([job for seed in options.seeds for entry in entries for job in entry.jobs(seed)], how)
+    found = [row for entry in entries if (row := entry.row())]
+    _add_latency(found, options.repeats)
+    for row in found:
+        if row["idle_stages"]:
+            say(
+                f"n={row['n']} k={row['k']} {row['optimizer']}: {row['idle_stages']} of the {row['stages']} stages of "
+                f"{row['method']} are idle, the level being learned already"
+            )
+    return keep_rows(how.out, "curricula", found)
+
+
+@dataclass(frozen=True)
+class _MethodRuns:
+    """One method under one optimizer at one size: the runs of one row."""
+
+    options: CompareOptions
+    out: Path
+    n: int
+    k: int
+    method: Method
+
+    @property
+    def stages(self) -> int:
+        return len(Curriculum(self.method).stages(self.k - 1))
+
+    def place(self, optimizer: str) -> Path:
+        return Path("curricula") / f"n{self.n}-k{self.k}" / optimizer / self.method
+
+    def start(self, optimizer: Optimizer, budget: int, lr: float | None) -> Json:
+        """What a row says of its runs whatever they came to."""
+        passes = {"passes": self.k - 1, "passes_by_level": self.k.bit_length() - 1}
+        return {
+            "method": self.method,
+            "optimizer": optimizer,
+            "n": self.n,
+            "k": self.k,
+            "lr": lr,
+            "budget_samples": budget,
+            "stages": self.stages,
+            **(passes if self.method == "cot" else dict.fromkeys(passes, 1)),
+        }
+
+
+class _AdamW(_MethodRuns):
+    """The method at every rate; the best is the row."""
+
+    def job(self, seed: int, lr: float) -> TrainJob:
+        options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr)
+        return TrainJob(self.out, self.place(f"adamw-lr{lr}"), options, (seed,))
+
+    def jobs(self, seed: int) -> list[TrainJob]:
+        return [self.job(seed, lr) for lr in self.options.lr]
+
+    def row(self) -> Json | None:
+        rows = [row for lr in self.options.lr if (row := self._at(lr))]
+        if not rows:
+            return None
+        best = max(rows, key=lambda row: (row["solved"], -_steps(row), row["accuracy"]))
+        told = ("lr", "seeds", "solved", "accuracy", "steps_to_99")
+        return {**best, "tried": [{key: row[key] for key in told} for row in rows]}
+
+    def _at(self, lr: float) -> Json | None:
+        runs = [run for seed in self.options.seeds for run in self.job(seed, lr).runs if run.finished]
+        if not runs:
+            return None
+        results = [run.result for run in runs]
+        solved = [first_solved(run, self.stages) for run in runs]
+        budget = self.options.steps * (self.k.bit_length() - 1) * self.options.batch
+        return {
+            **self.start("adamw", budget, lr),
+            **over_seeds([result["accuracy"] for result in results], self.options.eval_samples),
+            "idle_stages": lower_median([idle_stages(run) for run in runs]),
+            "steps_to_99": median_of(solved, "step"),
+            "samples_to_99": median_of(solved, "samples"),
+            "seconds_to_99": median_of(solved, "seconds"),
+            "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
+            "runs": [str(run.path) for run in runs],
+        }
+
+
+def _steps(row: Json) -> float:
+    return math.inf if row["steps_to_99"] is None else row["steps_to_99"]
+
+
+def idle_stages(run: Run) -> int:
+    """Stages that ended without an update, because what they train was learned before."""
+    steps: dict[int, list[int]] = {}
+    for line in run.metrics():
+        steps.setdefault(line["stage"], []).append(line["step"])
+    *ended, _ = steps.values()
+    return sum(own[0] == own[-1] for own in ended)
+
+
+@cache
+def default_samples(n: int, k: int) -> int:
+    """Samples a stage that Log-ICoT has by default, and every comparison begins with."""
+    from internalize.parity.algorithm1.solve import samples_of
+
+    return samples_of(SolveOptions(n=n, k=k))
+
+
+class _Algorithm(_MethodRuns):
+    """The method at fewer and fewer samples, and at its share of the common ones."""
+
+    @property
+    def budget(self) -> int:
+        """Samples that every method has: those of Log-ICoT at its default."""
+        return (self.k.bit_length() - 1) * default_samples(self.n, self.k)
+
+    def job(self, seed: int) -> DescentJob:
+        most = default_samples(self.n, self.k)
+        options = SolveOptions(n=self.n, k=self.k, curriculum=self.method, seed=seed, samples=most)
+        equal = max(1, self.budget // self.stages)
+        return DescentJob(self.out, self.place("algorithm-1") / f"seed-{seed}", options, equal)
+
+    def jobs(self, seed: int) -> list[DescentJob]:
+        return [self.job(seed)]
+
+    def row(self) -> Json | None:
+        jobs = [job for seed in self.options.seeds if (job := self.job(seed)).finished]
+        if not jobs:
+            return None
+        equal = [job.at(job.equal).result for job in jobs]
+        solved = [_least(job) for job in jobs]
+        return {
+            **self.start("algorithm-1", self.budget, None),
+            **over_seeds([result["accuracy"] for result in equal], SolveOptions.test_samples),
+            "idle_stages": median_of([next(job.descent()).result for job in jobs], "idle_stages"),
+            "steps_to_99": median_of(solved, "steps"),
+            "samples_to_99": median_of(solved, "samples"),
+            "seconds_to_99": median_of(solved, "seconds"),
+            "tried": _tried(jobs),
+            "seconds": round(statistics.fmean(result["seconds"] for result in equal), 3),
+            "runs": list(dict.fromkeys(str(run.path) for job in jobs for run in job.runs)),
+        }
+
+
+def _least(job: DescentJob) -> Json | None:
+    """The result at the fewest samples with 99 % right; None if the default is not enough."""
+    enough = [result for run in job.descent() if (result := run.result)["accuracy"] >= SOLVED]
+    return {**enough[-1], "samples": enough[-1]["steps"] * enough[-1]["samples_per_stage"]} if enough else None
+
+
+def _tried(jobs: Sequence[DescentJob]) -> list[Json]:
+    """How many seeds the descents have at each number of samples, and how many of them are solved there."""
+    found: dict[int, list[bool]] = {}
+    for result in (run.result for job in jobs for run in job.descent()):
+        found.setdefault(result["samples_per_stage"], []).append(result["accuracy"] >= SOLVED)
+    return [{"samples_per_stage": B, "seeds": len(own), "solved": sum(own)} for B, own in found.items()]
+
+
+def _add_latency(rows: Sequence[Json], repeats: int) -> None:
+    """Time the models of all rows together, each by its first seed's."""
+    from internalize.parity.model.latency import BATCHES, measure_latency, models_of
+
+    subjects = [(row, subject) for row in rows for subject in models_of(Run(Path(row["runs"][0])))]
+    for batch in BATCHES:
+        measured = measure_latency([subject for _, subject in subjects], batch, repeats)
+        for (row, subject), latency in zip(subjects, measured, strict=True):
+            name = "latency_ms" + ("_by_level" if subject.by == "level" else "") + (f"_{batch}" if batch > 1 else "")
+            row |= {name: latency.median, f"{name}_low": latency.low, f"{name}_high": latency.high}
+
+
+def compare_latency(options: CompareOptions, how: ComparisonSettings, say: Say = lambda line: None) -> list[Json]:
+    """Time every way to answer at every size and batch; the rows are also in ``out/rows.json``, and drawn."""
+    from internalize.parity.model.latency import BATCHES, measure_latency, new_models
+    from internalize.report.figures.latency import draw_latency
+    from internalize.report.figures.save import save
+
+    subjects = [subject for n, k in options.sizes for subject in new_models(n, k)]
+    found: list[Json] = []
+    for place, batch in enumerate(BATCHES):
+        how.report(place, len(BATCHES), f"batch {batch}")
+        for subject, latency in zip(subjects, measure_latency(subjects, batch, options.repeats), strict=True):
+            levels = subject.model.levels
+            size = {"by": subject.by, "n": levels.n, "k": levels.k, "batch": batch, "passes": subject.passes}
+            found.append(
+                {
+                    **size,
+                    "latency_ms": latency.median,
+                    "latency_ms_low": latency.low,
+                    "latency_ms_high": latency.high,
+                    "repeats": latency.repeats,
+                }
+            )
+    how.report(len(BATCHES), len(BATCHES), "timed")
+    say("weights are those before training: an answer takes as long whatever they are")
+    kept = keep_rows(how.out, "latency", found)
+    for n in dict.fromkeys(n for n, _ in options.sizes):
+        drawing = draw_latency([row for row in found if row["n"] == n])
+        say(f"drawn in {save(drawing.figure, how.out / 'figures', f'{drawing.name}-n{n}')}")
+    return kept

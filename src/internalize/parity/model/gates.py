@@ -1,0 +1,38 @@
+"""Gates of the gated connection: ``gates[l, m]`` is how much of layer l's update position m takes.
+
+| name        | paper   | meaning                                                      | where        |
+| ----------- | ------- | ------------------------------------------------------------ | ------------ |
+| paper_gates | g_m^(ℓ) | 1 where layer ℓ writes, 0 elsewhere                          | Eq. (gating) |
+| ones        | –       | every position takes every update: the collapse of Lemma 1   | section 3.2  |
+| cot         | –       | every node takes every update, the input bits keep their own | section 3.2  |
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from internalize.errors import InputError
+from internalize.parity.task.tree import Levels
+
+
+def paper_gates(levels: Levels) -> Float[Tensor, "L T"]:
+    """The prescribed gates: layer l is open at level l + 1 and nowhere else."""
+    gates = torch.zeros(levels.L, levels.T, dtype=torch.float64)
+    for layer in range(levels.L):
+        gates[layer, levels.span(layer + 1)] = 1.0
+    return gates
+
+
+def named_gates(name: str, levels: Levels) -> Float[Tensor, "L T"]:
+    """The gates of that name: ``paper``, ``ones`` or ``cot``."""
+    match name:
+        case "paper":
+            return paper_gates(levels)
+        case "ones":
+            return torch.ones(levels.L, levels.T, dtype=torch.float64)
+        case "cot":
+            gates = torch.ones(levels.L, levels.T, dtype=torch.float64)
+            gates[:, : levels.n] = 0.0
+            return gates
+        case _:
+            raise InputError(f"gates {name!r} are not paper, ones or cot (section 3.2)")

@@ -1,0 +1,162 @@
+r"""Inference with fixed weights in sparse form: one pass of an internalised model, and beside it the model that writes its chain.
+
+| name   | paper                    | meaning                                                                  | where       |
+| ------ | ------------------------ | ------------------------------------------------------------------------ | ----------- |
+| X      | x^(ℓ)_[ℓ+1]              | states, one row a position and one column a sample                       | section 2.2 |
+| Write  | –                        | nodes that are computed at once, from the positions before a level's end | –           |
+| base   | –                        | softmax weight of the many keys of a column that have equal logits       | –           |
+| few    | c_1[m], c_2[m], recovered | the keys with another logit                                             | section 3.4 |
+
+A quantised column has few distinct logits; all keys but a few share one. Where that is so, its mean over the keys is
+\(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}) x_j\), which costs as much as the states
+themselves; where it is not (the grid 1 leaves many keys at −1, AdamW rounds nothing), the product is dense. The two are one
+function.
+
+An internalised model writes a level after the other in one pass. The one-layer model of explicit CoT has the same columns in one
+matrix and reads what it wrote: a node a pass, or a level a pass. So all three are a list of writes, and differ in its length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from internalize.errors import InputError
+from internalize.parity.model.cot import Written, chain_passes
+from internalize.parity.model.link import Link, get_link
+from internalize.parity.model.weights import form_of_weights, read_weights
+from internalize.parity.task.tree import Levels
+from internalize.storage.runs import Run
+
+By = Literal["node", "level", "direct"]
+"""The chain node by node, level by level, or the answer at once."""
+WAYS: Final[tuple[By, ...]] = get_args(By)
+
+STATE_NUMBERS: Final = 2**23
+"""Numbers in a chunk's states by default: 32 MB in float32."""
+_FEW: Final = 6
+"""A column is sparse if at most this many of its keys have not the common logit."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """Nodes, next to each other and of one level, with the logits of the positions below it: keys × nodes."""
+
+    nodes: range
+    W: Float[Tensor, "keys nodes"]
+
+
+def level_writes(levels: Levels, W: Sequence[Tensor]) -> list[Write]:
+    """What the layers of the level form write."""
+    return [Write(levels.nodes(layer + 1), w) for layer, w in enumerate(W)]
+
+
+def chain_writes(levels: Levels, W: Float[Tensor, "T nodes"], by: Written) -> list[Write]:
+    """What the passes of the one-layer model write."""
+    read = {m: levels.level_end[levels.level_of(m) - 1] for m in range(levels.n, levels.T)}
+    return [
+        Write(nodes, W[: read[nodes.start], nodes.start - levels.n : nodes.stop - levels.n])
+        for nodes in chain_passes(levels, by)
+    ]
+
+
+class _Columns:
+    """The nodes of a write, as a map from the states that they read, and the sum of those, to their own."""
+
+    def __init__(self, W: Float[Tensor, "keys nodes"], link: Link, like: Tensor) -> None:
+        self.link = link
+        W = W.double()
+        attention = W.softmax(dim=0)
+        common = W.median(dim=0, keepdim=True).values
+        few = common != W
+        most = int(few.sum(dim=0).max())
+        self.dense = attention.T.contiguous().to(like) if most > _FEW else None
+        base = (common - W.logsumexp(dim=0, keepdim=True)).exp()
+        self.base = base.T.contiguous().to(like)
+        # A column with fewer than the others repeats its first keys, with nothing to add.
+        rows = few.double().topk(most, dim=0).indices
+        extra = torch.where(few.gather(0, rows), attention.gather(0, rows) - base, 0.0)
+        self.few = list(zip(rows.to(like.device), extra.unsqueeze(-1).to(like), strict=True))
+
+    def __call__(self, X: Float[Tensor, "keys b"], total: Float[Tensor, " b"]) -> Float[Tensor, "nodes b"]:
+        if self.dense is not None:
+            return self.link(self.dense @ X)
+        z = self.base * total
+        for rows, extra in self.few:
+            z.addcmul_(extra, X[rows])
+        return self.link(z)
+
+
+class SparseModel:
+    """A model with fixed weights: bits in, states or answers out, by one pass or by a chain of them.
+
+    Args:
+        levels: the problem.
+        writes: what is computed, in order.
+        link: φ.
+        by: how the answer comes about.
+        like: a tensor of the dtype and on the device of the states; by default float32 on the CPU.
+    """
+
+    def __init__(
+        self, levels: Levels, writes: Sequence[Write], link: Link, by: By = "direct", like: Tensor | None = None
+    ) -> None:
+        self.levels = levels
+        self.by: By = by
+        self.like = torch.empty(0) if like is None else like
+        self._writes = [(write.nodes, _Columns(write.W, link, self.like)) for write in writes]
+
+    @classmethod
+    def of(cls, run: Run, by: By | None = None, like: Tensor | None = None) -> "SparseModel":
+        """The model of a finished run of `solve` or `train`, in the paper's form or as it writes its chain.
+
+        Args:
+            run: the run.
+            by: of a model that writes its chain, ``node`` (default) or ``level``.
+            like: as above.
+        """
+        config, weights = run.config, run.weights()
+        levels, link = Levels(config["n"], config["k"]), get_link(config["link"])
+        writes_chain = form_of_weights(weights) == "cot"
+        W = read_weights(weights, levels, "cot" if writes_chain else "level", run.path / "weights.safetensors")
+        if by is None:
+            by = "node" if writes_chain else "direct"
+        if by == "direct" and not writes_chain:
+            return cls(levels, level_writes(levels, W), link, by, like)
+        if by == "direct" or not writes_chain:
+            kind = "writes its chain, by node or level" if writes_chain else "is internalised and answers directly"
+            raise InputError(f"by={by!r}: the model of {run.path} {kind}")
+        return cls(levels, chain_writes(levels, W[0], by), link, by, like)
+
+    @property
+    def passes(self) -> int:
+        """Passes that wait for each other: an internalised model takes one."""
+        return 1 if self.by == "direct" else len(self._writes)
+
+    def states(self, bits: Float[Tensor, "n b"]) -> Float[Tensor, "positions b"]:
+        """The bits and, behind them, every node that is written, one row a position."""
+        end = self._writes[-1][0].stop if self._writes else self.levels.n
+        X = bits.new_empty(end, bits.shape[1])
+        X[: self.levels.n] = bits
+        total, summed = bits.sum(dim=0), self.levels.n
+        for nodes, columns in self._writes:
+            read = self.levels.level_end[self.levels.level_of(nodes.start) - 1]
+            if read > summed:
+                total, summed = total + X[summed:read].sum(dim=0), read
+            X[nodes.start : nodes.stop] = columns(X[:read], total)
+        return X
+
+    @torch.no_grad()
+    def __call__(self, bits: Float[Tensor, "B n"], chunk: int | None = None) -> Float[Tensor, " B"]:
+        """The answers: the root of every sample, its sign the parity. Holds the states of a chunk of samples at a time."""
+        if bits.ndim != 2 or bits.shape[1] != self.levels.n:
+            raise InputError(f"bits of shape {tuple(bits.shape)}; the model answers samples × {self.levels.n}")
+        chunk = chunk or max(STATE_NUMBERS // self.levels.T, 1)
+        found = self.like.new_empty(len(bits))
+        for first in range(0, len(bits), chunk):
+            some = bits[first : first + chunk].T.to(self.like)
+            found[first : first + chunk] = self.states(some)[-1]
+        return found

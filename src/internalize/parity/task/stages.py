@@ -1,0 +1,38 @@
+"""A curriculum's stages on the parity tree: which positions are padded, which carry loss, which layer is read.
+
+| name       | paper | meaning                                                              | where        |
+| ---------- | ----- | -------------------------------------------------------------------- | ------------ |
+| hidden     | –     | padded positions; n+1 … n_t in the paper's stage t                   | section 3.1  |
+| supervised | –     | positions with loss; n_t+1 … T in the paper's stage t                | Eq. (loss-t) |
+| layers     | t     | layers that run: the readout Ψ_t takes the block that layer t writes | section 2.2  |
+
+The paper defines this for Log-ICoT. For any other removal the readout is the one of the layer that writes the
+first position that is not padded, the natural reading of ICoT on this model.
+"""
+
+from dataclasses import dataclass
+
+from internalize.curriculum import Curriculum
+from internalize.parity.task.tree import Levels
+
+
+@dataclass(frozen=True)
+class ParityStage:
+    """One stage of a curriculum on the positions of a parity tree."""
+
+    hidden: tuple[int, ...]
+    supervised: tuple[int, ...]
+    layers: int
+
+
+def parity_stages(levels: Levels, curriculum: Curriculum) -> tuple[ParityStage, ...]:
+    """The stages of ``curriculum`` on k-parity: log2 k of them for Log-ICoT, k − 1 for ICoT."""
+    chain = range(levels.n, levels.T)
+    return tuple(
+        ParityStage(
+            hidden=tuple(chain[e] for e in stage.hidden),
+            supervised=tuple(chain[e] for e in stage.supervised),
+            layers=levels.level_of(chain[stage.supervised[0]]),
+        )
+        for stage in curriculum.stages(len(chain), [levels.level_of(m) for m in chain[:-1]])
+    )

@@ -1,0 +1,302 @@
+r"""The gradient of a stage at infinite B, and the variance of one sample, exactly: what finite n does to the signal.
+
+| name       | paper            | meaning                                                          | where           |
+| ---------- | ---------------- | ---------------------------------------------------------------- | --------------- |
+| keys       | n_t              | M keys that the stage's layer reads                              | section 2.1     |
+| nodes      | –                | columns of the stage's layer: nodes of the level it writes       | section 2.1     |
+| mean       | ∂L^(t)/∂w_{j,m}  | its expectation, one number for each class of key j              | Lemma "Stage 1" |
+| variance   | –                | of the same at B = 1; third: its third central moment            | –               |
+| signal     | 1 + O(n^{−ε/16}) | expected step on a child at the paper's rate, as a fraction of K | Lemma "Stage 1" |
+| child      | p[j] = m         | key j is one of the two children of node m                       | section 2.1     |
+| inside     | –                | j lies below a child of m, at a level                            | –               |
+| outside    | –                | j is in the tree and not below m, at a level                     | –               |
+| irrelevant | j ∉ S            | an input bit outside the secret set                              | section 2.1     |
+
+The stage's layer has W = 0, so every node m of its level sees the same \(z = S/M\) with \(S = \sum_{j<M} b_j\), and
+\[ \frac{\partial \mathcal L}{\partial w_{j,m}} = \frac1M\,(\phi(z) - b_m)\,\phi'(z)\,(b_j - z) \]
+for one sample with true node values in the hidden states. Because b² = 1, every power of it needs the law of S weighted
+by 1, b_m, b_j and b_m b_j, and no more. S is a sum over independent parts: the n − k irrelevant bits, and one complete subtree
+under each node of the highest level read. Let r be the root of a subtree, s the sum of its nodes and j a node in it;
+\(P = E[e^{iws}]\), \(Q = E[r e^{iws}]\), \(P_j = E[b_j e^{iws}]\), \(Q_j = E[b_j r e^{iws}]\). Two subtrees under a
+new root have its sum \(s_1 + s_2 + r_1 r_2\), and \(e^{iwr} = \cos w + i r \sin w\) for r = ±1, hence
+\[ P \to \cos w\,P^2 + i \sin w\,Q^2, \qquad Q \to \cos w\,Q^2 + i \sin w\,P^2, \]
+\[ P_j \to \cos w\,P_j P + i \sin w\,Q_j Q, \qquad Q_j \to \cos w\,Q_j Q + i \sin w\,P_j P, \]
+from P = cos w, Q = i sin w at a leaf, and from (P_j, Q_j) = (Q, P) where j is the root itself.
+
+Two ways lead from these functions to expectations. :func:`stage_gradient` takes any link: S = M − 2u with u = 0 … M, so
+the functions at the M + 1 frequencies w = πq/(M + 1) are a discrete Fourier transform of the weighted laws.
+:func:`cosine_gradient` needs no law: for φ = −cos πt every term is a trigonometric polynomial in z times a power of z,
+and \(E[S^p e^{iwS}] = (-i)^p \partial_w^p E[e^{iwS}]\), so it takes a few frequencies and three derivatives.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.polynomial.polynomial import polyval
+from numpy.typing import NDArray
+
+from internalize.parity.model.link import COSINE, Link
+from internalize.parity.task.tree import Levels
+
+Kind = Literal["child", "inside", "outside", "irrelevant"]
+Reals = NDArray[np.float64]
+Complexes = NDArray[np.complex128]
+Powers = tuple[float, ...]
+"""A polynomial's coefficients, lowest power first."""
+
+
+@dataclass(frozen=True)
+class KeyClass:
+    """Keys of a column that are alike by symmetry: what they are to its node, their level, how many there are."""
+
+    kind: Kind
+    level: int
+    count: int
+
+
+@dataclass(frozen=True)
+class StageGradient:
+    """Exact moments of the one-sample gradient of a stage (counted from 0), one entry for each class of key.
+
+    ``third`` is the third central moment; ``shared`` is the variance of φφ′(b_j − z)/M, the part of the gradient that all
+    columns have in common; ``sibling`` is the covariance of the two children of one node.
+    """
+
+    stage: int
+    keys: int
+    nodes: int
+    classes: tuple[KeyClass, ...]
+    mean: Reals
+    variance: Reals
+    third: Reals
+    shared: Reals
+    sibling: float
+    c: float
+
+    @property
+    def paper_rate(self) -> float:
+        """The paper's learning rate at K = 1: n_t² / (2c)."""
+        return self.keys**2 / (2 * self.c)
+
+    @property
+    def signal(self) -> float:
+        """Expected step on a child at the paper's rate, as a fraction of K; it tends to 1."""
+        return -float(self.mean[0]) * self.paper_rate
+
+    @property
+    def noise(self) -> float:
+        """Largest standard deviation of a step at the paper's rate and B = 1, as a fraction of K."""
+        return math.sqrt(float(self.variance.max())) * self.paper_rate
+
+
+def key_classes(levels: Levels, stage: int) -> tuple[KeyClass, ...]:
+    """The classes of keys of a stage that have members, the children first: at most 2·stage + 3 of them."""
+    classes = [KeyClass("child", stage, 2)]
+    classes += [KeyClass("inside", level, 2 << (stage - level)) for level in range(stage)]
+    others = levels.width(stage) - 2
+    classes += [KeyClass("outside", level, others << (stage - level)) for level in range(stage + 1)]
+    classes += [KeyClass("irrelevant", 0, levels.n - levels.k)]
+    return tuple(found for found in classes if found.count)
+
+
+def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGradient:
+    """Moments of the stage's gradient for any link, from the exact weighted laws of S on its lattice."""
+    M = levels.level_end[stage]
+    w = np.pi * np.arange(M + 1) / (M + 1)
+    shift = np.exp(1j * w * M)
+    lattice = torch.from_numpy((2 * np.arange(M + 1) - M) / M)
+    z: Reals = lattice.numpy()
+    phi: Reals = link.phi(lattice).numpy()
+    slope: Reals = link.slope(lattice).numpy()
+
+    def law(characteristic: Complexes) -> Reals:
+        return np.fft.fft(characteristic * shift).real / (M + 1)
+
+    def integrate(weighted: Reals, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
+        return float(weighted @ (polyval(phi, of_phi) * slope**of_slope * polyval(z, of_z)))
+
+    weighted = _characteristic(levels, stage, np.cos(w) + 0j, 1j * np.sin(w))
+    return _assemble(levels, stage, link.c, weighted, law, integrate)
+
+
+def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
+    """The exact moments of every stage's gradient."""
+    return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
+
+
+def cosine_gradient(levels: Levels, stage: int) -> StageGradient:
+    r"""The same for φ = −cos πt in closed form, by characteristic functions alone: a second derivation.
+
+    Every moment up to the third is a polynomial of degree at most 6 in \(e^{\pm i\pi z}\) times one of degree 3 in z, so
+    it is a finite sum of \(E[S^p e^{iwS}]\) at the frequencies w = πf/M for f = −6 … 6.
+    """
+    M = levels.level_end[stage]
+    w = np.pi * np.arange(-6, 7) / M
+    cos, sin = np.cos(w) + 0j, np.sin(w) + 0j
+    weighted = _characteristic(levels, stage, Jet(cos, -sin, -cos, sin), Jet(1j * sin, 1j * cos, -1j * sin, -1j * cos))
+    # φ and φ′ as coefficients of e^{−iπz}, 1, e^{iπz}; a product of such polynomials is a convolution.
+    phi, slope = np.array([-0.5, 0, -0.5]), np.array([0.5j, 0, -0.5j]) * math.pi
+
+    def same(jet: Jet) -> Jet:
+        return jet
+
+    def integrate(weighted: Jet, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
+        derivatives = np.stack(weighted.derivatives()[: len(of_z)])
+        waves = (np.array(of_z) * (-1j / M) ** np.arange(len(of_z))) @ derivatives
+        total = 0.0
+        for power, coefficient in enumerate(of_phi):
+            product = np.ones(1, dtype=np.complex128)
+            for factor in [phi] * power + [slope] * of_slope:
+                product = np.convolve(product, factor)
+            reach = len(product) // 2
+            total += coefficient * float((product @ waves[6 - reach : 7 + reach]).real)
+        return total
+
+    return _assemble(levels, stage, COSINE.c, weighted, same, integrate)
+
+
+@dataclass(frozen=True)
+class Jet:
+    """A function of w at some frequencies with its first three derivatives; sums and products by Leibniz' rule."""
+
+    value: Complexes
+    first: Complexes
+    second: Complexes
+    third: Complexes
+
+    def derivatives(self) -> tuple[Complexes, ...]:
+        """The value and the derivatives in order."""
+        return self.value, self.first, self.second, self.third
+
+    def __add__(self, other: "Jet", /) -> "Jet":
+        return Jet(*(a + b for a, b in zip(self.derivatives(), other.derivatives(), strict=True)))
+
+    def __mul__(self, other: "Jet", /) -> "Jet":
+        a, b = self.derivatives(), other.derivatives()
+        return Jet(
+            a[0] * b[0],
+            a[1] * b[0] + a[0] * b[1],
+            a[2] * b[0] + 2 * a[1] * b[1] + a[0] * b[2],
+            a[3] * b[0] + 3 * a[2] * b[1] + 3 * a[1] * b[2] + a[0] * b[3],
+        )
+
+
+F = TypeVar("F", Complexes, Jet)
+P = TypeVar("P", Reals, Jet)
+
+
+@dataclass(frozen=True)
+class _Weighted(Generic[F]):
+    """E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key."""
+
+    one: F
+    m: F
+    by_class: tuple[tuple[F, F], ...]
+
+
+def _characteristic(levels: Levels, stage: int, cos: F, i_sin: F) -> _Weighted[F]:
+    """The weighted characteristic functions of S from those of one bit, cos w and i sin w: the module's recursion."""
+    tracked = [(i_sin, cos)]  # (P_j, Q_j) for j at levels 0, 1, … of a subtree; the last one is its root's, (Q, P)
+    for _ in range(stage):
+        tracked = _grown(tracked, cos, i_sin)
+    Q, P = tracked[-1]
+
+    subtrees, spare = levels.width(stage), levels.n - levels.k
+    rest = [(P, subtrees - 2), (cos, spare)]
+    by_class: list[tuple[F, F]] = []
+    for key in key_classes(levels, stage):
+        P_j, Q_j = tracked[key.level]
+        match key.kind:
+            case "child" | "inside":
+                # b_m is the product of two roots and j is below the first: b_m b_j leaves Q_j to the first subtree. For
+                # the child itself Q_j is P, because its square is 1.
+                by_class.append((_product((P_j, 1), (P, 1), *rest), _product((Q_j, 1), (Q, 1), *rest)))
+            case "outside":
+                others = [(P_j, 1), (P, subtrees - 3), (cos, spare)]
+                by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
+            case "irrelevant":
+                others = [(P, subtrees - 2), (i_sin, 1), (cos, spare - 1)]
+                by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
+    return _Weighted(_product((P, 2), *rest), _product((Q, 2), *rest), tuple(by_class))
+
+
+def _grown(tracked: list[tuple[F, F]], cos: F, i_sin: F) -> list[tuple[F, F]]:
+    """(P_j, Q_j) of the tracked nodes after two subtrees are joined under a new root, which is tracked too."""
+    Q, P = tracked[-1]
+    joined = [(cos * P_j * P + i_sin * Q_j * Q, cos * Q_j * Q + i_sin * P_j * P) for P_j, Q_j in tracked]
+    return [*joined, (cos * Q * Q + i_sin * P * P, cos * P * P + i_sin * Q * Q)]
+
+
+def _product(*powers: tuple[F, int]) -> F:
+    """The product of the given powers, at least one exponent above 0; powers by repeated squaring."""
+    factors: list[F] = []
+    for base, exponent in powers:
+        square, bits = base, exponent
+        while bits:
+            if bits & 1:
+                factors.append(square)
+            bits >>= 1
+            square = square * square
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result * factor
+    return result
+
+
+# (φ − b_m)^q is a(φ) + b_m b(φ), and (b_j − z)^q is c(z) + b_j d(z), because b² = 1: (a, b, c, d), lowest power first.
+_EXPANSIONS: Final[dict[int, tuple[Powers, Powers, Powers, Powers]]] = {
+    1: ((0, 1), (-1,), (0, -1), (1,)),
+    2: ((1, 0, 1), (0, -2), (1, 0, 1), (0, -2)),
+    3: ((0, 3, 0, 1), (-1, 0, -3), (0, -3, 0, -1), (1, 0, 3)),
+}
+
+
+def _assemble(
+    levels: Levels,
+    stage: int,
+    c: float,
+    weighted: _Weighted[F],
+    prepare: Callable[[F], P],
+    integrate: Callable[[P, Powers, int, Powers], float],
+) -> StageGradient:
+    """Moments of M · gradient, class by class, as ``integrate`` computes E[weight · a(φ) φ′^q c(z)]."""
+    M = levels.level_end[stage]
+    one, m = prepare(weighted.one), prepare(weighted.m)
+    by_class = [(prepare(j), prepare(mj)) for j, mj in weighted.by_class]
+
+    def moment(q: int, j: P, mj: P) -> float:
+        """E[((φ − b_m) φ′ (b_j − z))^q]."""
+        a, b, plain, odd = _EXPANSIONS[q]
+        without = integrate(one, a, q, plain) + integrate(j, a, q, odd)
+        return without + integrate(m, b, q, plain) + integrate(mj, b, q, odd)
+
+    def common(q: int, j: P) -> float:
+        """E[(φ φ′ (b_j − z))^q]: all that the columns share."""
+        _, _, plain, odd = _EXPANSIONS[q]
+        power = (0,) * q + (1,)
+        return integrate(one, power, q, plain) + integrate(j, power, q, odd)
+
+    # (b_c1 − z)(b_c2 − z) is b_m + z² − z(b_c1 + b_c2), the two children are alike, and b_m b_c1 = b_c2.
+    a, b, _, _ = _EXPANSIONS[2]
+    j, mj = by_class[0]
+    siblings = integrate(m, a, 2, (1,)) + integrate(one, a, 2, (0, 0, 1)) + integrate(j, a, 2, (0, -2))
+    siblings += integrate(one, b, 2, (1,)) + integrate(m, b, 2, (0, 0, 1)) + integrate(mj, b, 2, (0, -2))
+
+    mean, square, cube = (np.array([moment(q, j, mj) for j, mj in by_class]) for q in (1, 2, 3))
+    shared = np.array([common(2, j) - common(1, j) ** 2 for j, _ in by_class])
+    return StageGradient(
+        stage=stage,
+        keys=M,
+        nodes=levels.width(stage + 1),
+        classes=key_classes(levels, stage),
+        mean=mean / M,
+        variance=(square - mean**2) / M**2,
+        third=(cube - 3 * mean * square + 2 * mean**3) / M**3,
+        shared=shared / M**2,
+        sibling=(siblings - float(mean[0]) ** 2) / M**2,
+        c=c,
+    )

@@ -1,0 +1,372 @@
+r"""What finite n, K and B do to Algorithm 1: how likely it is to succeed, and how many samples it needs.
+
+| name        | paper                   | meaning                                                             | where       |
+| ----------- | ----------------------- | ------------------------------------------------------------------- | ----------- |
+| B           | B                       | fresh samples a stage                                               | Theorem 1   |
+| K           | K_n                     | amplitude: what a child's weight is to become                       | Theorem 1   |
+| grid        | q                       | weights are rounded to multiples of 1 (the paper's q) or of K       | section 2   |
+| rate        | η_t                     | K n_t²/(2c) (``paper``), or that over the signal (``calibrated``)   | Theorem 1   |
+| oracle      | ∇̃, ε-approximate oracle | an error of given 2-norm in the gradient, random or adversarial     | section 2.1 |
+| samples_for | n^{2+ε}                 | B for a given failure probability                                   | Theorem 1   |
+
+The moments of the steps are exact (``population.py``). What follows from them here is a *model*: steps are taken to be
+jointly Gaussian, but for a first correction by their exact skewness (negative: \(-6\sqrt{2/(MB)}\) at a non-child in the
+limit), the hidden states to be true, and the covariance to be of the following form, which is what the leading order
+leaves. Near z = 0 the one-sample gradient of w_{j,m} is \(-\phi'(z)(1 + b_m)\,b_j/M\).
+
+- *One key, many columns.* −φ′b_j is common to all columns m, so two columns have correlation about ½ at the same key.
+  The model has one Gaussian factor for each key, with the exact variance of φφ′(b_j − z), and columns are independent
+  given the factors. Failures come in clusters; independent entries would expect fewer successes than there are.
+- *Two children, one column.* 1 + b_m is not 0 only where both children have one sign: the noise of two siblings is the
+  same to leading order, and they round together. The pair has its exact covariance here.
+- *Different keys* are uncorrelated up to O(1/M), because the sum over the keys is 0; the model neglects that.
+
+A column is recovered if both children round to one value v and every other key to at most v − K; v need not be K.
+A non-child's mean is negative, −2K/(n−2) at stage 1, and falling below −K/2 does it no harm: only its upper threshold
+counts. In units of K, with h the grid, children must lie in [v − h/2, v + h/2] and all others below v − 1 + h/2.
+
+**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\), φ′ ≈ 2cz,
+and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with M keys and N
+columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\): it needs \(B \approx 16\,M \ln(MN)\). With k = κn and
+stages t → ∞ slowly, M → (1 + κ)n while N = κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So \(B^*(n)/(n \ln n) \to 32(1 + \kappa)\),
+which is 48 at k = n/2. The correlation ½ between columns does not change it: with n keys and n columns
+\(\sqrt{1/2}\,(x_j + y_{jm})\) attains \(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² free
+entries; ½ is the largest correlation of which this is true. For k fixed so is N, and the factor tends to 16. The theorem
+asks for n^{2+ε}.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from internalize.environment import check_memory
+from internalize.errors import InputError
+from internalize.parity.model.link import get_link
+from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
+from internalize.parity.task.tree import Levels
+from internalize.parity.theory.freezing import default_amplitude
+from internalize.parity.theory.population import StageGradient, population
+
+Reals = NDArray[np.float64]
+
+DEFAULT_FAILURE: Final = 1e-6
+"""The failure probability that the default number of samples is chosen for."""
+_MANY: Final = 1e15
+"""Stands for infinitely many samples."""
+_LATTICES: Final = 12
+"""Complex numbers a place of the sum that the exact laws need at once, about."""
+
+
+@dataclass(frozen=True)
+class Setting(StepOptions):
+    """How Algorithm 1 is run, but for B: everything that decides how many samples it needs. K None is the default."""
+
+    def __post_init__(self) -> None:
+        StepOptions.__post_init__(self)
+        Levels(self.n, self.k)
+        get_link(self.link)
+        if not 0 <= self.oracle_error <= 1e6:
+            raise InputError(
+                f"oracle_error={self.oracle_error} is outside 0 … 1e6 (the 2-norm of an error, section 2.1)"
+            )
+        if (self.oracle == "none") is not (self.oracle_error == 0):
+            raise InputError(f"oracle={self.oracle} and oracle_error={self.oracle_error} do not go together")
+
+    @property
+    def levels(self) -> Levels:
+        """The positions by level."""
+        return Levels(self.n, self.k)
+
+    @property
+    def gradients(self) -> tuple[StageGradient, ...]:
+        """The exact moments of every stage."""
+        return _population(self.n, self.k, self.link)
+
+    @property
+    def unit_rates(self) -> tuple[float, ...]:
+        """Each stage's learning rate at K = 1."""
+        return tuple(unit_rate(stage, self.rate) for stage in self.gradients)
+
+    @property
+    def amplitude(self) -> float:
+        """K, as given or by default."""
+        return self.default_amplitude if self.K is None else self.K
+
+    @property
+    def default_amplitude(self) -> float:
+        """The least whole K that keeps the final error and the trained layers in bounds (``freezing.py``)."""
+        return _amplitude(self.n, self.k, self.link, self.rate, self.grid)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights in level form: what an oracle's error is spread over."""
+        return sum(stage.keys * stage.nodes for stage in self.gradients)
+
+    def stage_log_success(self, stage: int, samples: float) -> float:
+        """Logarithm of the modelled probability that a stage recovers its layer, given that the ones below are."""
+        gradient = self.gradients[stage]
+        h = 1 / self.amplitude if self.grid == "1" else 1.0
+        scale = self.unit_rates[stage]
+        random = (scale * self.oracle_error) ** 2 / self.parameters if self.oracle == "random" else 0.0
+        shift = scale * self.oracle_error if self.oracle == "adversarial" else 0.0
+        if gradient.keys == 2:  # n = k = 2: nothing to learn, see unit_rate; both weights must only round to the same
+            return _log_same(math.sqrt(random), h) if shift < h / 2 else -math.inf
+        column = _column_log_success(gradient, scale, samples, h, random, shift)
+        kept = self._log_kept(stage, h / 2, math.sqrt(random)) if random else 0.0
+        return gradient.nodes * column + kept if shift < h / 2 else -math.inf
+
+    def _log_kept(self, stage: int, limit: float, deviation: float) -> float:
+        """Log of the probability that a random oracle error spares the layers not in training, all else being still.
+
+        A child's weight must not move either way; any other may fall, not rise.
+        """
+        layers = [gradient for index, gradient in enumerate(self.gradients) if index != stage]
+        children = sum(2 * gradient.nodes for gradient in layers)
+        others = sum(gradient.keys * gradient.nodes for gradient in layers) - children
+        tail = math.erfc(limit / deviation / math.sqrt(2))
+        if tail >= 1:
+            return -math.inf
+        return children * math.log1p(-tail) + others * math.log1p(-tail / 2)
+
+    def log_success(self, samples: float) -> float:
+        """Logarithm of the modelled probability that the whole run recovers every layer: fresh samples each stage."""
+        return sum(self.stage_log_success(stage, samples) for stage in range(self.levels.L))
+
+    def samples_for(self, failure: float) -> int | None:
+        """The least B with at most this modelled failure probability; None if no B has it."""
+        return _samples_for(self, failure)
+
+
+@cache  # a second or so, and every failed run of a setting asks for its advice
+def _samples_for(setting: Setting, failure: float) -> int | None:
+    wanted = math.log1p(-failure)
+    if setting.log_success(_MANY) < wanted:
+        return None
+    if setting.log_success(1) >= wanted:
+        return 1
+    low, high = 1.0, _MANY
+    while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if setting.log_success(middle) >= wanted else (middle, high)
+    return math.ceil(high)
+
+
+def _log_same(deviation: float, h: float) -> float:
+    """Logarithm of the probability that two errors of mean 0 round to the same multiple of h."""
+    if deviation == 0:
+        return 0.0
+    if deviation > 100 * h:
+        return math.log(h / (2 * math.sqrt(math.pi) * deviation))  # cells so narrow that the density is flat in each
+    cells = np.arange(-900, 902) - 0.5
+    edges = np.array([0.5 * math.erfc(-edge * h / deviation / math.sqrt(2)) for edge in cells])
+    return float(np.log(np.square(np.diff(edges)).sum()))
+
+
+def unit_rate(gradient: StageGradient, rate: Rate) -> float:
+    """The learning rate of a stage at K = 1: n_t²/(2c), or the same over the exact signal.
+
+    At n = k = 2 the gradient is 0 for every sample, since uniform attention is already right: any rate will do.
+    """
+    calibrate = rate == "calibrated" and gradient.keys > 2
+    return gradient.paper_rate / gradient.signal if calibrate else gradient.paper_rate
+
+
+@cache
+def _population(n: int, k: int, link: str) -> tuple[StageGradient, ...]:
+    levels = Levels(n, k)
+    check_memory(16.0 * _LATTICES * levels.T, f"n={n}, k={k}")
+    return population(levels, get_link(link))
+
+
+@cache
+def _amplitude(n: int, k: int, link: str, rate: Rate, grid: Grid) -> float:
+    rates = [unit_rate(stage, rate) for stage in _population(n, k, link)]
+    return float(default_amplitude(Levels(n, k), get_link(link), rates, integer_grid=grid == "1"))
+
+
+def _column_log_success(
+    gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float
+) -> float:
+    """Logarithm of the probability of recovering one column, its share of what the columns have in common included."""
+    mean = -scale * gradient.mean
+    variance = scale**2 * gradient.variance / samples + random
+    shared = np.minimum(scale**2 * gradient.shared / samples, variance)
+    covariance = scale**2 * gradient.sibling / samples
+    skewness = -(scale**3) * gradient.third / samples**2 / variance**1.5
+    middle = h * round(float(mean[0]) / h)
+    logs: list[float] = []
+    for step in range(-3, 4):
+        v = middle + h * step
+        low, high = ((v + side * (h / 2 - shift) - mean[0]) / math.sqrt(variance[0]) for side in (-1, 1))
+        tie = _log_tie(covariance / variance[0], *(_unskewed(u, skewness[0]) for u in (low, high)))
+        if tie > -math.inf:
+            threshold = _unskewed((v - 1 + h / 2 - shift - mean) / np.sqrt(variance), skewness)
+            others = _log_others(gradient, threshold, shared / variance)
+            logs.append(tie + others / gradient.nodes)
+    return float(np.logaddexp.reduce(logs)) if logs else -math.inf
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
+_FACTOR: Final[Reals] = np.linspace(-12, 12, 481)
+_FACTOR_WEIGHTS: Final[Reals] = np.exp(-(_FACTOR**2) / 2) / np.exp(-(_FACTOR**2) / 2).sum()
+
+
+def _unskewed(u: Any, skewness: Any) -> Any:
+    """Where a threshold of u standard deviations lies for the Gaussian with the same tail: Cornish and Fisher, first order.
+
+    Skewness falls like B^{−1/2} and u grows like B^{1/2}, so the correction is a fixed small share of u, of order 1/M;
+    the clip is for thresholds that are far out at tiny n, where no probability is left to be corrected.
+    """
+    return u - np.clip(skewness * u / 6, -0.2, 0.2) * u + skewness / 6
+
+
+def _log_tie(correlation: float, low: float, high: float) -> float:
+    """The log of P(both of two standard Gaussians in [low, high]): 1 − P(first out) − P(first in, second out)."""
+    if high <= low:
+        return -math.inf
+    rest = math.sqrt(max(1 - correlation**2, 1e-12))
+    first = (low + high) / 2 + (high - low) / 2 * _NODES
+    density = np.exp(-(first**2) / 2) / math.sqrt(2 * math.pi)
+    out = np.exp(_log_cdf((low - correlation * first) / rest)) + np.exp(_log_cdf((correlation * first - high) / rest))
+    first_out = math.exp(_log_cdf_at(low)) + math.exp(_log_cdf_at(-high))
+    outside = first_out + float((density * out) @ _WEIGHTS) * (high - low) / 2
+    return math.log1p(-outside) if outside < 1 else -math.inf
+
+
+def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> float:
+    """The log of P(no non-child reaches its threshold): keys independent, columns too given the key's factor.
+
+    Args:
+        gradient: the stage, for its classes.
+        thresholds: in standard deviations, one for each class.
+        shared: the share of the variance that all columns have in common.
+    """
+    below: dict[tuple[str, int], Reals] = {}
+    for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
+        below[key.kind, key.level] = _log_cdf(
+            (threshold - math.sqrt(share) * _FACTOR) / math.sqrt(max(1 - share, 1e-12))
+        )
+    nothing = np.zeros_like(_FACTOR)
+    total = 0.0
+    for level in range(gradient.stage + 1):
+        # A node of the tree is a child of one column or lies inside it, and is outside all the others.
+        keys = 2 * gradient.nodes << (gradient.stage - level)
+        other = (gradient.nodes - 1) * below.get(("outside", level), nothing)
+        total += keys * _log_average(below.get(("inside", level), nothing) + other)
+    irrelevant = next((key.count for key in gradient.classes if key.kind == "irrelevant"), 0)
+    return total + irrelevant * _log_average(gradient.nodes * below.get(("irrelevant", 0), nothing))
+
+
+def _log_average(logs: Reals) -> float:
+    """The log of E[e^x] over the Gaussian factor, exact where x is tiny: with many keys, failures of 1e-12 count."""
+    failure = float(_FACTOR_WEIGHTS @ -np.expm1(logs))
+    return math.log1p(-failure) if failure < 1 else -math.inf
+
+
+def _log_cdf(x: Reals) -> Reals:
+    return cast(Tensor, torch.special.log_ndtr(torch.from_numpy(x))).numpy()
+
+
+def _log_cdf_at(x: float) -> float:
+    return float(_log_cdf(np.array([x]))[0])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What ``predict`` answers; lists have one entry a stage. None where no number of samples is enough."""
+
+    signal: tuple[float, ...]
+    noise: tuple[float, ...]
+    samples_50: int | None
+    samples_99: int | None
+    samples_default: int | None
+    K_default: float
+    limit_factor: float
+    theorem_log10_n: float
+    success_probability: float | None = None
+    stage_success_probability: tuple[float, ...] | None = None
+    reason: str | None = None
+    note: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and numbers; keys that were not asked for are left out."""
+        found: dict[str, Any] = dict(vars(self))
+        required = ("samples_50", "samples_99", "samples_default")
+        found = {name: value for name, value in found.items() if value is not None or name in required}
+        return {
+            name: list(cast(tuple[float, ...], value)) if isinstance(value, tuple) else value
+            for name, value in found.items()
+        }
+
+
+def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) -> Prediction:
+    """Signal and noise of every stage (exact), samples for given success and success for given samples (model)."""
+    if samples is not None and samples < 1:
+        raise InputError(f"samples={samples} must be at least 1 (B of Algorithm 1)")
+    if setting.grid == "none":
+        raise InputError("grid=none is not 1 or K: what is predicted is that rounding recovers every child (section 2)")
+    stages = [setting.stage_log_success(stage, samples) for stage in range(setting.levels.L)] if samples else None
+    return Prediction(
+        signal=tuple(gradient.signal for gradient in setting.gradients),
+        noise=tuple(gradient.noise for gradient in setting.gradients),
+        samples_50=setting.samples_for(0.5),
+        samples_99=setting.samples_for(0.01),
+        samples_default=setting.samples_for(DEFAULT_FAILURE),
+        K_default=setting.default_amplitude,
+        limit_factor=limit_factor(setting.k / setting.n),
+        theorem_log10_n=theorem_log10_n(epsilon),
+        success_probability=None if stages is None else math.exp(sum(stages)),
+        stage_success_probability=None if stages is None else tuple(math.exp(stage) for stage in stages),
+        reason=impossible(setting),
+        note=_of_small_amplitude(setting),
+    )
+
+
+def _of_small_amplitude(setting: Setting) -> str | None:
+    """What the prediction leaves out where K is small; None where it is not."""
+    if setting.levels.L == 1 or setting.amplitude >= setting.default_amplitude:
+        return None
+    return (
+        f"K={setting.amplitude:g} is below the default {setting.default_amplitude:g}: the prediction takes trained layers to be "
+        "exact, and at so small a K runs may fail with any number of samples"
+    )
+
+
+def impossible(setting: Setting) -> str | None:
+    """Why no number of samples is enough, in one line; None if some number is."""
+    for stage in range(setting.levels.L):
+        if setting.stage_log_success(stage, _MANY) < math.log(0.5):
+            gradient, K = setting.gradients[stage], setting.amplitude
+            child = -K * setting.unit_rates[stage] * float(gradient.mean[0])
+            error = K * setting.unit_rates[stage] * setting.oracle_error
+            because = f"the expected step on a child is {child:.4g}, not K={K:g} (signal {gradient.signal:.3f})"
+            if setting.oracle != "none":
+                because = f"the {setting.oracle} oracle error moves weights by up to {error:.3g} at K={K:g}"
+            return f"stage {stage + 1} fails with any number of samples on the grid {setting.grid}: {because}"
+    return None
+
+
+def limit_factor(ratio: float) -> float:
+    """The limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
+    return 32 * (1 + ratio)
+
+
+def theorem_log10_n(epsilon: float) -> float:
+    r"""The decimal logarithm of the n beyond which ⌈n^{ε/16}⌉ exceeds ln n for good.
+
+    A child's attention is e^K/(2e^K + n − 2): with K < ln n the other keys have a share that n does not make small.
+
+    With x = ln n the ceiling is j exactly for x in (16 ln(j−1)/ε, 16 ln(j)/ε], so it fails to exceed x
+    somewhere in there if and only if 16 ln(j)/ε ≥ j. The last such j ends the failures, at n = j^{16/ε}; none if ε > 16/e.
+    """
+    a = 16 / check_epsilon(epsilon)
+    j = math.ceil(a * (math.log(a) + 3) * 2) + 2  # a ln j < j from here up
+    while j > 1 and a * math.log(j) < j:
+        j -= 1
+    return a * math.log10(j)

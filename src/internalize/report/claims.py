@@ -1,0 +1,283 @@
+"""What the paper claims against what the runs measured, and how far it carries to other sizes.
+
+| name      | meaning                                                              | where in the paper |
+| --------- | -------------------------------------------------------------------- | ------------------ |
+| Spike     | the loss directly after a switch, before any update, and its return  | section 4          |
+| Claim     | a statement in our words, what was measured, and whether it holds    | sections 1 and 4   |
+| SizeRow   | one setting over its seeds; the paper's own and others               | appendix B.2       |
+
+All is computed from the files of finished runs. Stages count from 1, as in those files.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from internalize.curriculum import Curriculum
+from internalize.errors import InputError
+from internalize.parity.adamw.groups import group_runs
+from internalize.parity.model.cot import chain_passes
+from internalize.parity.options import TrainOptions
+from internalize.parity.task.stages import parity_stages
+from internalize.parity.task.tree import Levels
+from internalize.storage.runs import Run
+
+RETURNED = 0.01
+"""The loss is back when it is under this share of the spike. Our threshold; the paper says "near zero"."""
+SOON = 100
+"""Steps within which it must be back. Our threshold; the paper says "rapidly"."""
+CONCENTRATED = 0.4
+"""Attention that each true child must have; 0.5 is all there is. Our threshold; the paper says "sharply"."""
+
+
+@dataclass(frozen=True)
+class Spike:
+    """What one switch of stage did to the validation loss."""
+
+    stage: int
+    """The stage that begins."""
+    step: int
+    before: float
+    """Loss at the last evaluation of the stage before."""
+    height: float
+    """Loss directly after the switch, before any update."""
+    steps_to_return: int | None
+    """Steps until the loss is first seen under `RETURNED` of the height; None if it never is in this stage."""
+    highest_after: float | None
+    """Largest loss from that return to the end of the stage."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether there is a spike at all."""
+        return self.height > self.before
+
+    @property
+    def returns(self) -> bool:
+        """Whether the loss is back soon and stays back to the end of the stage."""
+        back, after = self.steps_to_return, self.highest_after
+        return back is not None and back <= SOON and after is not None and after < RETURNED * self.height
+
+
+def spikes(metrics: Sequence[Mapping[str, Any]]) -> tuple[Spike, ...]:
+    """The spike of every switch in a run's metrics, in order.
+
+    A switch is a line whose stage is another than the line's before. It was measured directly after the switch only if
+    both lines have the same step; otherwise the spike was missed, and that is refused rather than understated.
+    """
+    found: list[Spike] = []
+    for number, (last, first) in enumerate(pairwise(metrics), start=1):
+        if first["stage"] == last["stage"]:
+            continue
+        if first["step"] != last["step"]:
+            raise InputError(
+                f"no evaluation directly after the switch to stage {first['stage']}: the lines around it are of steps "
+                f"{last['step']} and {first['step']}"
+            )
+        rest = [line for line in metrics[number + 1 :] if line["stage"] == first["stage"]]
+        back = next((place for place, line in enumerate(rest) if line["loss"] < RETURNED * first["loss"]), None)
+        found.append(
+            Spike(
+                stage=first["stage"],
+                step=first["step"],
+                before=last["loss"],
+                height=first["loss"],
+                steps_to_return=None if back is None else rest[back]["step"] - first["step"],
+                highest_after=None if back is None else max(line["loss"] for line in rest[back:]),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the table: what the paper says, in our words, and what was measured."""
+
+    where: str
+    claim: str
+    measured: str
+    seeds: int
+    """How many runs were measured; 0 where the statement is about the curricula alone."""
+    holds: bool
+
+
+def claims(runs: Iterable[Run], paper: TrainOptions) -> list[Claim]:
+    """The paper's claims against the runs at its settings; runs at others are left out.
+
+    Args:
+        runs: finished training runs.
+        paper: which settings are the paper's.
+    """
+    levels = Levels(paper.n, paper.k)
+    group = paper_runs(runs, paper)
+    accuracies = [float(run.result["accuracy"]) for run in group]
+    return [
+        _accuracy(paper, accuracies),
+        _concentration([run.metrics() for run in group]),
+        *_spike_claims(spikes_of(group, paper), paper),
+        _stage_count(levels),
+        _pass_count(levels, accuracies),
+    ]
+
+
+def paper_runs(runs: Iterable[Run], paper: TrainOptions) -> list[Run]:
+    """The runs at the given settings, in order of seeds; refused if there are none."""
+    group = group_runs(runs).get(paper)
+    if not group:
+        raise InputError(f"no finished run has the settings of the paper's experiment: {paper}")
+    return group
+
+
+def spikes_of(runs: Iterable[Run], options: TrainOptions) -> list[tuple[Spike, ...]]:
+    """The spikes of runs at given settings; a run whose metrics lack a stage or its start is refused by name."""
+    switches = len(parity_stages(Levels(options.n, options.k), options.schedule())) - 1
+    found: list[tuple[Spike, ...]] = []
+    for run in runs:
+        try:
+            own = spikes(run.metrics())
+        except InputError as error:
+            raise InputError(f"{run.path / 'metrics.jsonl'}: {error}") from None
+        if len(own) != switches:
+            raise InputError(f"{run.path / 'metrics.jsonl'} has {len(own)} switches of stage, not {switches}")
+        found.append(own)
+    return found
+
+
+def _accuracy(paper: TrainOptions, accuracies: Sequence[float]) -> Claim:
+    solved = sum(accuracy == 1.0 for accuracy in accuracies)
+    return Claim(
+        where="Section 4, training dynamics",
+        claim=(
+            f"After the last stage the model computes the parity of {paper.k} of {paper.n} bits from the bits alone, with "
+            "100 % validation accuracy."
+        ),
+        measured=(
+            f"{solved} of {len(accuracies)} seeds at 100 % on {paper.eval_samples} held-out samples, no position of the chain "
+            f"shown; lowest {_percent(min(accuracies))}."
+        ),
+        seeds=len(accuracies),
+        holds=solved == len(accuracies),
+    )
+
+
+def _concentration(metrics: Sequence[Sequence[Mapping[str, Any]]]) -> Claim:
+    by_layer = list(zip(*(own[-1]["child_attention"] for own in metrics), strict=True))
+    smallest = min(min(layer) for layer in by_layer)
+    return Claim(
+        where="Section 4, layer-wise internalization; Figure 3",
+        claim="At the end each layer attends to two positions for each node: the node's two children.",
+        measured=(
+            f"Smallest attention on a true child, where 0.5 is all: {smallest:.3f} over all seeds, nodes and layers; layer by "
+            f"layer, median over seeds, {', '.join(f'{median(layer):.3f}' for layer in by_layer)}. Our threshold: {CONCENTRATED}."
+        ),
+        seeds=len(metrics),
+        holds=smallest >= CONCENTRATED,
+    )
+
+
+def _spike_claims(found: Sequence[Sequence[Spike]], paper: TrainOptions) -> list[Claim]:
+    """One row a switch."""
+    return [
+        Claim(
+            where="Section 4, training dynamics; Figure 2(b)",
+            claim=f"The switch to stage {switch[0].stage} makes the loss spike; it then quickly returns to near zero.",
+            measured=(
+                f"Loss {median(spike.before for spike in switch):.2g} → {median(spike.height for spike in switch):.3g} "
+                f"(medians; spikes from {min(spike.height for spike in switch):.3g} to "
+                f"{max(spike.height for spike in switch):.3g}). {_return(switch, paper)} Our thresholds: "
+                f"{_percent(RETURNED)} within {SOON} steps, and to stay under it."
+            ),
+            seeds=len(switch),
+            holds=all(spike.rises and spike.returns for spike in switch),
+        )
+        for switch in zip(*found, strict=True)
+    ]
+
+
+def _return(switch: Sequence[Spike], paper: TrainOptions) -> str:
+    back = [(s.steps_to_return, s.highest_after / s.height) for s in switch if s.highest_after is not None]
+    text = f"Under {_percent(RETURNED)} of the spike in {len(back)} of {len(switch)} seeds"
+    if not back:
+        return f"{text}."
+    steps = [steps for steps, _ in back if steps is not None]
+    return (
+        f"{text}, after {median(steps):g} steps (worst {max(steps)}; evaluated every {paper.eval_every}), and then never over "
+        f"{_percent(max(after for _, after in back))}."
+    )
+
+
+def _stage_count(levels: Levels) -> Claim:
+    log_icot, icot = (len(parity_stages(levels, Curriculum(method))) for method in ("log-icot", "icot"))
+    return Claim(
+        where="Section 1, Figure 1",
+        claim="Log-ICoT needs log2 k training stages, where ICoT, one step at a time, needs k − 1.",
+        measured=f"{log_icot} against {icot} stages for k = {levels.k}, counted from the curricula.",
+        seeds=0,
+        holds=(log_icot, icot) == (levels.L, levels.k - 1),
+    )
+
+
+def _pass_count(levels: Levels, accuracies: Sequence[float]) -> Claim:
+    by_node, by_level = len(chain_passes(levels, "node")), len(chain_passes(levels, "level"))
+    solved = sum(accuracy == 1.0 for accuracy in accuracies)
+    return Claim(
+        where="Section 1, Figure 1",
+        claim="The trained model answers in one forward pass; explicit CoT writes its k − 1 nodes one after the other.",
+        measured=(
+            f"{solved} of {len(accuracies)} seeds solved in one pass over the bits and {levels.k - 1} zeros; explicit CoT takes "
+            f"{by_node} sequential passes, or {by_level} if it writes a level at a time."
+        ),
+        seeds=len(accuracies),
+        holds=solved == len(accuracies) and by_node == levels.k - 1,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+@dataclass(frozen=True)
+class SizeRow:
+    """One setting over its seeds."""
+
+    n: int
+    k: int
+    curriculum: str
+    batch: int
+    lr: float
+    steps: int
+    """Gradient steps a stage."""
+    seeds: int
+    solved: int
+    """Seeds with accuracy 1."""
+    accuracy_median: float
+    accuracy_min: float
+    child_attention_min: float
+    claimed: bool
+    """Whether these are the paper's settings; it claims nothing about others."""
+
+
+def sizes(runs: Iterable[Run], paper: TrainOptions) -> list[SizeRow]:
+    """Every setting among the runs, the paper's own and others: what was solved, and what was not."""
+    rows: list[SizeRow] = []
+    for options, group in group_runs(runs).items():
+        results = [run.result for run in group]
+        accuracies = [result["accuracy"] for result in results]
+        rows.append(
+            SizeRow(
+                n=options.n,
+                k=options.k,
+                curriculum=options.curriculum,
+                batch=options.batch,
+                lr=options.lr,
+                steps=options.steps,
+                seeds=len(group),
+                solved=sum(accuracy == 1.0 for accuracy in accuracies),
+                accuracy_median=median(accuracies),
+                accuracy_min=min(accuracies),
+                child_attention_min=min(result["min_child_attention"] for result in results),
+                claimed=options == paper,
+            )
+        )
+    return rows

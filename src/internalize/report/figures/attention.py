@@ -1,0 +1,137 @@
+"""Figure 3: what every layer attends to at the end of training."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from internalize.parity.model.weights import read_weights
+from internalize.parity.task.tree import ParityTree
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.style import (
+    FAINT,
+    HATCH,
+    MUTED,
+    PAGE_WIDTH,
+    RED,
+    WEIGHTS,
+    house_style,
+    spaced,
+    vector_bar,
+)
+from internalize.storage.runs import Run
+
+FULL = 0.5
+"""The top of the colour scale: all attention on two children is one half on each."""
+
+
+def attention_maps(run: Run) -> list[NDArray[np.float64]]:
+    """Softmax weights of each layer, rows the nodes it writes (queries), columns the positions it reads (keys)."""
+    W = read_weights(run.weights(), ParityTree.of(run.config).levels, "level", run.path)
+    return [w.to(torch.float64).softmax(dim=0).T.numpy() for w in W]
+
+
+def draw_attention(run: Run) -> Drawing:
+    """One panel a layer, queries × keys, of one run's final weights."""
+    tree, maps = ParityTree.of(run.config), attention_maps(run)
+    T, rows = tree.T, tree.k - 1
+    with house_style():
+        figure = Figure(
+            figsize=(PAGE_WIDTH, _cell_points(tree) / 72 * rows + 0.34 * tree.L + 0.62), layout="constrained"
+        )
+        panels = figure.subplots(tree.L, 1, sharex=True, squeeze=False, height_ratios=[len(A) for A in maps])[:, 0]
+        mesh: QuadMesh | None = None
+        for layer, (axes, A) in enumerate(zip(panels, maps, strict=True)):
+            mesh = _draw_layer(axes, tree, layer, A)
+        _mark_boundaries(panels[0], tree)
+        panels[-1].set_xlabel("key position (red ticks: the secret set)")
+        figure.supylabel("query position", fontsize=9)
+        assert mesh is not None  # a tree has at least one layer
+        extend = "max" if max(A.max() for A in maps) > FULL else "neither"  # a query may look at one key alone
+        bar = figure.colorbar(mesh, ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
+        vector_bar(bar, "attention")
+        bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
+    on_children = [
+        min(A[node, child] for node, pair in enumerate(tree.layer_children(layer)) for child in pair)
+        for layer, A in enumerate(maps)
+    ]
+    smallest = ", ".join(f"{value:.3f}" for value in on_children)
+    return Drawing(
+        name="figure-3-attention",
+        figure=figure,
+        title="Figure 3. Attention of every layer after training",
+        caption=(
+            f"Softmax attention of the {tree.L} layers of one run (n = {tree.n}, k = {tree.k}, seed {run.config['seed']}) at "
+            "the end of training. Rows are the queries that the layer writes, columns the keys; hatched keys are masked. "
+            "Dotted lines are the ends of the levels; red ticks the secret set; red frames the two true children of each "
+            f"query. The smallest attention on a true child is {smallest} in layers 1 … {tree.L}; one half each is all of it. "
+            "Positions count from 0."
+        ),
+        alt=(
+            f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {T} keys. The cells of "
+            f"the two children of each row's node are framed; the smallest weight in a frame is {min(on_children):.3f}, and "
+            f"the largest outside the frames {_largest_elsewhere(tree, maps):.3f}."
+        ),
+    )
+
+
+def _cell_points(tree: ParityTree) -> float:
+    """Side of a cell: what the labels leave of the page's width."""
+    return 72 * (PAGE_WIDTH - 1.15) / tree.T
+
+
+def _draw_layer(axes: Axes, tree: ParityTree, layer: int, A: NDArray[np.float64]) -> QuadMesh:
+    points = _cell_points(tree)
+    queries = tree.levels.nodes(layer + 1)
+    read = tree.levels.level_end[layer]
+    # A grid helps to count large cells and would cover small ones
+    grid: dict[str, Any] = {"edgecolors": FAINT, "linewidth": 0.2} if points > 5 else {}
+    edges = np.arange(read + 1), np.arange(queries.start, queries.stop + 1)
+    mesh = axes.pcolormesh(*edges, A, cmap=WEIGHTS, vmin=0, vmax=FULL, **grid)
+    masked = Rectangle((read, queries.start), tree.T - read, len(queries), facecolor="white", edgecolor=HATCH, lw=0)
+    masked.set_hatch("//////")
+    axes.add_patch(masked)
+    for query in queries:
+        for child in tree.children(query):
+            axes.add_patch(Rectangle((child, query), 1, 1, fill=False, edgecolor=RED, linewidth=0.7))
+    for end in tree.levels.level_end[:-1]:
+        axes.axvline(end, color="black", linewidth=0.9, linestyle=":")
+    axes.set_xlim(0, tree.T)
+    axes.set_ylim(queries.stop, queries.start)
+    axes.spines[:].set_visible(True)
+    axes.set_title(f"layer {layer + 1}", loc="left", pad=3)
+    some = [queries[number] for number in spaced(queries, 8 / points)]
+    axes.set_yticks([query + 0.5 for query in some], [str(query) for query in some])
+    axes.tick_params(axis="y", length=0, pad=2)
+    keys = range(0, tree.T, 5 if tree.T <= 100 else 20)
+    axes.set_xticks([j + 0.5 for j in keys], [str(j) for j in keys])
+    axes.tick_params(axis="x", length=0, pad=6)
+    axes.xaxis.remove_overlapping_locs = False  # matplotlib drops the minor tick where there is a major one
+    # A second set of ticks, so that the numbers stay regular and the secret set is marked where it is
+    axes.set_xticks([j + 0.5 for j in tree.secret], minor=True)
+    axes.tick_params(axis="x", which="minor", length=4, width=1.3, color=RED)
+    return mesh
+
+
+def _mark_boundaries(axes: Axes, tree: ParityTree) -> None:
+    ends = tree.levels.level_end[:-1]
+    for number in spaced(ends, 14 / _cell_points(tree)):
+        place = (ends[number], tree.levels.level_end[0])
+        axes.annotate(
+            f"$n_{number + 1}$", place, (0, 2), textcoords="offset points", ha="center", va="bottom", color=MUTED
+        )
+
+
+def _largest_elsewhere(tree: ParityTree, maps: list[NDArray[np.float64]]) -> float:
+    largest = 0.0
+    for layer, A in enumerate(maps):
+        elsewhere = A.copy()
+        for node, pair in enumerate(tree.layer_children(layer)):
+            elsewhere[node, list(pair)] = 0
+        largest = max(largest, float(elsewhere.max()))
+    return largest

@@ -1,0 +1,113 @@
+"""Learned gates: their distance from the prescribed ones over training, and both side by side."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from internalize.errors import InputError
+from internalize.parity.adamw.groups import one_group
+from internalize.parity.model.gates import paper_gates
+from internalize.parity.task.tree import ParityTree
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.style import BLUE, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style, vector_bar
+from internalize.storage.runs import Run
+
+PARTS: Final = {
+    "inputs": ("input bits, to be kept", BLUE),
+    "written": ("nodes that the layer writes", VERMILION),
+    "below": ("nodes written before, to be kept", GREEN),
+}
+"""Gates that something depends on. Those of nodes above are free under the level mask: nothing reads them before
+they are written."""
+
+
+def learned_gates(run: Run) -> NDArray[np.float64]:
+    """The gates of a run's model, layers × positions, at states and updates 0."""
+    weights, layers = run.weights(), ParityTree.of(run.config).L
+    if "gate1" not in weights:
+        raise InputError(f"{run.path / 'weights.safetensors'} has no gate1: the gates of this run are not learned")
+    return torch.stack([weights[f"gate{layer + 1}"].double().sigmoid() for layer in range(layers)]).numpy()
+
+
+def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
+    """Distance over training of runs that differ in their seeds only, and the gates of the first beside the prescribed ones.
+
+    Args:
+        runs: with learned gates.
+        name: of the files.
+    """
+    options = one_group(runs)
+    tree = ParityTree.of(runs[0].config)
+    learned, prescribed = learned_gates(runs[0]), paper_gates(tree.levels).numpy()
+    metrics = [run.metrics() for run in runs]
+    steps = [line["step"] for line in metrics[0]]
+    if any([line["step"] for line in own] != steps for own in metrics):
+        raise InputError("the runs were not evaluated at the same steps; one of their metrics.jsonl is incomplete")
+    parts = [part for part in PARTS if part in metrics[0][0]["gate_distance"]]
+    distances = {part: np.array([[line["gate_distance"][part] for line in own] for own in metrics]) for part in parts}
+    begins = [
+        step
+        for step, line, before in zip(steps[1:], metrics[0][1:], metrics[0], strict=False)
+        if line["stage"] != before["stage"]
+    ]
+    with house_style():
+        figure = Figure(figsize=(PAGE_WIDTH, 3.0), layout="constrained")
+        grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.15))
+        _draw_distances(figure.add_subplot(grid[:, 0]), steps, distances, begins)
+        upper, lower = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
+        _draw_map(upper, learned, "learned")
+        mesh = _draw_map(lower, prescribed, "prescribed")
+        lower.set_xlabel("position")
+        for axes in (upper, lower):
+            for end in tree.levels.level_end[:-1]:
+                axes.axvline(end, color="black", linewidth=0.7, linestyle=":")
+        bar = figure.colorbar(mesh, ax=[upper, lower], fraction=0.03, pad=0.01)
+        vector_bar(bar, "gate")
+        bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
+    ends = ", ".join(f"{np.median(values[:, -1]):.2g} ({PARTS[part][0]})" for part, values in distances.items())
+    return Drawing(
+        name=name,
+        figure=figure,
+        title="Learned gates against the prescribed ones",
+        caption=(
+            f"Left: mean distance of learned from prescribed gates (n = {options.n}, k = {options.k}, gates {options.gates}, "
+            f"{options.mask} mask), one thin line for each of {len(runs)} seeds, their median thick; dashed lines: stages "
+            f"begin. Right: the gates of seed {runs[0].config['seed']} after training and the prescribed ones, layers × "
+            "positions; dotted lines are the ends of the levels. Gates of nodes above a layer's level are free under the "
+            "level mask: nothing reads them before they are written."
+        ),
+        alt=f"Median distances at the end of training: {ends}.",
+    )
+
+
+def _draw_distances(
+    axes: Axes, steps: Sequence[int], distances: dict[str, NDArray[np.float64]], begins: Sequence[int]
+) -> None:
+    for part, values in distances.items():
+        label, colour = PARTS[part]
+        axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
+        axes.plot(steps, np.median(values, axis=0), color=colour, label=label)
+    for begin in begins:
+        axes.axvline(begin, color=MUTED, linewidth=0.7, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel("gradient step")
+    axes.set_ylabel("mean distance from the prescribed gate")
+    axes.legend(loc="upper right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _draw_map(axes: Axes, gates: NDArray[np.float64], title: str) -> QuadMesh:
+    layers, positions = len(gates), len(gates[0])
+    mesh = axes.pcolormesh(np.arange(positions + 1), np.arange(layers + 1), gates, cmap=WEIGHTS, vmin=0, vmax=1)
+    axes.set_ylim(layers, 0)
+    axes.set_yticks([layer + 0.5 for layer in range(layers)], [str(layer + 1) for layer in range(layers)])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(True)
+    axes.set_ylabel("layer")
+    axes.set_title(title, loc="left", pad=3)
+    return mesh

@@ -1,0 +1,41 @@
+"""Language models that internalise a chain in text: updates to 99 % and in all, by curriculum."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.style import BLUE, INK, PAGE_WIDTH, SKY, house_style
+
+Row = Mapping[str, Any]
+
+
+def draw_language(rows: Sequence[Row]) -> Drawing:
+    """A pair of bars for each method of `lm compare`, with its exact match."""
+    with house_style():
+        figure = Figure(figsize=(PAGE_WIDTH, 0.9 + 0.42 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        for height, row in enumerate(rows):
+            axes.barh(height, row["steps"], 0.62, color=SKY, label="updates in all (mean)" if not height else None)
+            if row["steps_to_99"] is not None:
+                label = "updates to 99 % (median)" if not height else None
+                axes.barh(height, row["steps_to_99"], 0.3, color=BLUE, label=label)
+            text = f" {row['exact_match']:.4f} exact match, {row['solved']} of {row['seeds']} seeds, {row['attempts']:.3g} stages"
+            axes.text(row["steps"], height, text, va="center", fontsize=8, color=INK)
+        axes.set_yticks(range(len(rows)), [str(row["method"]) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(0, 1.75 * max(row["steps"] for row in rows))
+        axes.set_xlabel("updates, those of explicit chain of thought included")
+        figure.legend(loc="outside lower center", ncols=2)
+    told = "; ".join(f"{row['method']} {row['steps_to_99']:g} to 99 %, {row['steps']:g} in all" for row in rows)
+    return Drawing(
+        name="language-models",
+        figure=figure,
+        title="Internalising a chain in text",
+        caption=(
+            "A new GPT-2 of five layers on parity of 8 secret bits among 16, chain of thought in text, everything hidden in the "
+            "end. Exact match is greedy, on held-out questions."
+        ),
+        alt=f"Updates: {told}.",
+    )

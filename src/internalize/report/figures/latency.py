@@ -1,0 +1,78 @@
+"""How long an answer takes against k: one pass of the internalised model, and a chain written by node or by level."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from internalize.errors import InputError
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.style import BLUE, ORANGE, PAGE_WIDTH, VERMILION, house_style
+
+WAYS: Final = {
+    "node": ("chain written node by node: $k-1$ passes", VERMILION, "o"),
+    "level": (r"chain written level by level: $\log_2 k$ passes", ORANGE, "s"),
+    "direct": ("internalised: one pass", BLUE, "^"),
+}
+
+
+def draw_latency(rows: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Latency against k, one panel a batch size, with the 95 % interval of each median.
+
+    Args:
+        rows: of `compare --of latency`, all at one n.
+    """
+    sizes = sorted({int(row["n"]) for row in rows})
+    if len(sizes) != 1:
+        raise InputError(f"rows of n={sizes}: the figure is of latency against k at one n; give --sizes of one n")
+    batches = sorted({int(row["batch"]) for row in rows})
+    with house_style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
+        panels = figure.subplots(1, len(batches), squeeze=False)[0]
+        for axes, batch in zip(panels, batches, strict=True):
+            _draw_batch(axes, [row for row in rows if row["batch"] == batch])
+            axes.set_title(f"batch {batch}")
+        panels[0].set_ylabel("milliseconds an answer")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=1.6)
+    longest = max(int(row["k"]) for row in rows)
+    ratios = [_ratio(rows, longest, batch) for batch in batches]
+    told = " and ".join(f"{ratio:.3g} at batch {batch}" for ratio, batch in zip(ratios, batches, strict=True))
+    repeats = min(int(row["repeats"]) for row in rows)
+    return Drawing(
+        name="latency",
+        figure=figure,
+        title="Latency of an answer",
+        caption=(
+            f"Time from the bits to the answer at n = {sizes[0]} on one thread, both axes logarithmic: medians of {repeats} "
+            "answers with their 95 % intervals, timed in mixed order. A chain written node by node takes k − 1 passes that wait "
+            "for each other; "
+            f"at k = {longest} it takes {told} times as long as the internalised model. Weights are those before training; "
+            "any weights cost the same."
+        ),
+        alt=(
+            f"{len(batches)} panels over k up to {longest}. The line of the chain written node by node rises with k; those of the "
+            f"chain by level and of the internalised model lie below. The ratio at the right end is {told}."
+        ),
+    )
+
+
+def _draw_batch(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    for way, (label, colour, marker) in WAYS.items():
+        own = sorted((row for row in rows if row["by"] == way), key=lambda row: row["k"])
+        middle = [float(row["latency_ms"]) for row in own]
+        low = [m - float(row["latency_ms_low"]) for m, row in zip(middle, own, strict=True)]
+        high = [float(row["latency_ms_high"]) - m for m, row in zip(middle, own, strict=True)]
+        sizes = [int(row["k"]) for row in own]
+        axes.errorbar(
+            sizes, middle, [low, high], fmt=f"-{marker}", color=colour, markersize=3.5, linewidth=1.1, label=label
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("k")
+
+
+def _ratio(rows: Sequence[Mapping[str, Any]], k: int, batch: int) -> float:
+    at = {row["by"]: float(row["latency_ms"]) for row in rows if (row["k"], row["batch"]) == (k, batch)}
+    return at["node"] / at["direct"]

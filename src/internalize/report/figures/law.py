@@ -1,0 +1,81 @@
+"""The law of B*(n): samples a stage at which half of all runs of Algorithm 1 succeed, predicted and measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from internalize.parity.theory.prediction import Setting, limit_factor
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style
+
+SIZES = tuple(2**exponent for exponent in range(3, 13))
+"""The n of the predicted line, with k = n/2."""
+EPSILON = 1.0
+"""Of the theorem."""
+
+
+def draw_law(points: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Predicted line and measured points, with the theorem's n^{2+ε} for comparison.
+
+    Args:
+        points: measured, for k = n/2: objects with `n`, `measured` (B*) and `points`, whose `samples` bracket it.
+    """
+    predicted = [Setting(n, n // 2).samples_for(0.5) or math.nan for n in SIZES]
+    limit = limit_factor(0.5)
+    with house_style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        theorem = [n ** (2 + EPSILON) for n in SIZES]
+        left.plot(
+            SIZES,
+            theorem,
+            color=MUTED,
+            linestyle="--",
+            label=rf"the theorem's $n^{{2+\epsilon}}$, $\epsilon={EPSILON:g}$",
+        )
+        left.plot(SIZES, predicted, color=BLUE, label="predicted, nothing fitted")
+        right.plot(SIZES, [b / (n * math.log(n)) for n, b in zip(SIZES, predicted, strict=True)], color=BLUE)
+        right.axhline(limit, color=MUTED, linestyle=":", linewidth=0.9)
+        right.annotate(
+            f"limit {limit:g}", (SIZES[0], limit), (0, -9), textcoords="offset points", color=MUTED, fontsize=8
+        )
+        _mark_measured(left, points, over_law=False)
+        _mark_measured(right, points, over_law=True)
+        left.set_yscale("log")
+        left.set_ylim(top=theorem[-1] * 1e4)  # room for the legend
+        left.set_ylabel(r"samples a stage, $B^*(n)$")
+        right.set_ylabel(r"$B^*(n)\,/\,(n\,\ln n)$")
+        right.set_ylim(0, limit * 1.08)
+        left.legend(loc="upper left")
+    seeds = ", ".join(f"{point['points'][0]['seeds']} at n = {point['n']}" for point in points)
+    worst = max(abs(point["measured"] / point["predicted"] - 1) for point in points)
+    return Drawing(
+        name="law",
+        figure=figure,
+        title="The law of B*(n)",
+        caption=(
+            f"Samples a stage at which half of all runs of Algorithm 1 recover every layer, k = n/2: predicted (line), measured "
+            f"(points; seeds: {seeds}) and the theorem's demand. Right: over n ln n, with the derived limit {limit:g}. "
+            f"The largest relative difference between point and line is {worst:.0%}."
+        ),
+        alt=(
+            "Two panels over n from 8 to 4096. The measured points lie on the predicted line, which grows like n ln n, far below "
+            f"the theorem's power; divided by n ln n it rises slowly towards {limit:g}."
+        ),
+    )
+
+
+def _mark_measured(axes: Axes, points: Sequence[Mapping[str, Any]], *, over_law: bool) -> None:
+    sizes = [int(point["n"]) for point in points]
+    units = [n * math.log(n) if over_law else 1.0 for n in sizes]
+    middles = [float(point["measured"]) / unit for point, unit in zip(points, units, strict=True)]
+    tried = [[float(at["samples"]) / unit for at in point["points"]] for point, unit in zip(points, units, strict=True)]
+    low = [middle - min(some) for middle, some in zip(middles, tried, strict=True)]
+    high = [max(some) - middle for middle, some in zip(middles, tried, strict=True)]
+    label = "measured (bar: numbers of samples tried)"
+    axes.errorbar(sizes, middles, [low, high], fmt="o", markersize=3.5, color=VERMILION, linewidth=1, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("n")

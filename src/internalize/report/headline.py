@@ -1,0 +1,66 @@
+"""The page's headline: a few numbers, each with what it is and whether it is as claimed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from internalize.parity.options import TrainOptions
+from internalize.report.claims import CONCENTRATED, RETURNED, Claim, SizeRow, Spike
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number of the headline."""
+
+    number: str
+    text: str
+    holds: bool
+
+
+def tiles(
+    paper: TrainOptions, rows: Sequence[SizeRow], found: Sequence[Sequence[Spike]], all_claims: Sequence[Claim]
+) -> list[Tile]:
+    """Claims, accuracy, attention, return of the loss."""
+    own = next(row for row in rows if row.claimed)
+    held = sum(claim.holds for claim in all_claims)
+    made = [
+        Tile(f"{held} of {len(all_claims)}", "claims hold as measured here", held == len(all_claims)),
+        Tile(f"{own.solved} of {own.seeds}", "seeds with 100 % validation accuracy", own.solved == own.seeds),
+        Tile(
+            f"{own.child_attention_min:.3f}",
+            "smallest attention on a true child, where ½ is all; over all seeds, nodes and layers",
+            own.child_attention_min >= CONCENTRATED,
+        ),
+    ]
+    spikes = [spike for row in found for spike in row]
+    if spikes:
+        backs = [spike.steps_to_return for spike in spikes]
+        seen = [back for back in backs if back is not None]
+        made.append(
+            Tile(
+                f"{max(seen)} steps" if len(seen) == len(backs) else "never",
+                f"until the loss is under {100 * RETURNED:g} % of its spike after a switch: the slowest of {len(spikes)} "
+                f"switches, looked at every {paper.eval_every} steps",
+                all(spike.returns for spike in spikes),
+            )
+        )
+    return made
+
+
+def algorithm_tile(results: Sequence[Json]) -> Tile:
+    """Seeds on which Algorithm 1 recovers everything."""
+    recovered = sum(bool(result["exact_recovery"]) for result in results)
+    samples = f"{results[0]['samples_per_stage']:,}".replace(",", "\u00a0")
+    text = f"seeds on which Algorithm 1 recovers every layer exactly, one step a stage on {samples} samples"
+    return Tile(f"{recovered} of {len(results)}", text, recovered == len(results))
+
+
+def certificates_tile(certificates: Sequence[Json]) -> Tile:
+    """Statements that hold, of those that speak about Algorithm 1's run."""
+    judged = [c for c in certificates if c["verdict"] in ("holds", "violated")]
+    held = sum(c["verdict"] == "holds" for c in judged)
+    silent = len(certificates) - len(judged)
+    text = f"statements of the paper hold for Algorithm 1’s run, with explicit constants; {silent} say nothing at this size"
+    return Tile(f"{held} of {len(judged)}", text, held == len(judged))

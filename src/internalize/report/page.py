@@ -1,0 +1,299 @@
+"""The page: the paper's figures, claims, explorers, certificates and comparisons in one self-contained file.
+
+The page holds no arithmetic of its own: `tables` and `explorer` measure, `figures` draw, `results` has what takes hours, the
+template arranges, and its script draws what moves. All of it, the dates included, comes from files, so that writing it
+again from the same ones gives the same bytes.
+"""
+
+import base64
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from internalize.parity.adamw.groups import options_of
+from internalize.parity.options import TrainOptions
+from internalize.parity.theory.prediction import Setting
+from internalize.report.claims import Claim, SizeRow, Spike, claims, paper_runs, sizes, spikes_of
+from internalize.report.explorer import solving_story, training_story
+from internalize.report.figures.attention import draw_attention
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.loss import draw_loss
+from internalize.report.figures.mask import draw_mask
+from internalize.report.figures.paradigms import draw_paradigms
+from internalize.report.figures.save import save
+from internalize.report.figures.signal import draw_signal
+from internalize.report.figures.success import draw_success
+from internalize.report.figures.tree import draw_tree
+from internalize.report.headline import algorithm_tile, certificates_tile, tiles
+from internalize.report.stored import Part, parts
+from internalize.storage.files import write_atomically, writing
+from internalize.storage.runs import Run
+
+_PIXELS: Final = 96
+"""CSS pixels an inch."""
+_NUMBERS: Final = 400_000
+"""About as many has an explorer's map; of a run with more, only every so many-th moment is shown."""
+_CERTIFICATES: Final = ("run", "statement", "claim", "verdict", "measured", "bound", "margin", "dtype", "reason")
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """The finished runs that the page is made of. Without some, the parts of the page about them are left out."""
+
+    trained: Sequence[Run]
+    """Those at the paper's settings are the claims and the figures; all of them are in the table of sizes."""
+    explored: Sequence[Run] = ()
+    """Those of them with snapshots that the reader can scrub through."""
+    solved: Sequence[Run] = ()
+    """Of Algorithm 1, with snapshots."""
+    success: Run | None = None
+    """How often it succeeds against its number of samples."""
+    certificates: Mapping[str, Run] = field(default_factory=dict[str, Run])
+    """By the name of what they are about; the last one is the headline's."""
+    full: Path | None = None
+    """Folder of what `paper --full` made."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """All of them."""
+        some = [self.success] if self.success else []
+        return [*self.trained, *self.solved, *some, *self.certificates.values()]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing as the page shows it: its words, its bytes as a data URI and its size in CSS pixels."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    uri: str
+    width: int
+    height: int
+
+
+def paper_drawings(runs: Sequence[Run]) -> list[Drawing]:
+    """The paper's figures in its order, from the runs of its experiment; attention is of the first seed."""
+    return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
+
+
+def write_report(
+    folder: Path,
+    material: ReportInputs,
+    *,
+    paper: TrainOptions | None = None,
+) -> Path:
+    """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``, and return the path of the page.
+
+    Args:
+        folder: where; made if missing.
+        material: finished runs.
+        paper: which settings are the paper's, if not the defaults.
+    """
+    paper = paper or TrainOptions()
+    own = paper_runs(material.trained, paper)
+    found_claims, found_spikes = claims(own, paper), spikes_of(own, paper)
+    found_sizes = sizes(material.trained, paper)
+    seeds = [run.config["seed"] for run in own]
+    results = [run.result for run in material.solved]
+    certificates = _certificates(material.certificates)
+    headline = tiles(paper, found_sizes, found_spikes, found_claims)
+    if results:
+        headline.append(algorithm_tile(results))
+    if certificates:
+        headline.append(certificates_tile([row for row in certificates if row["run"] == certificates[-1]["run"]]))
+    writer = _Writer(folder)
+    spike_rows = [{"seed": seed, **asdict(s)} for seed, row in zip(seeds, found_spikes, strict=True) for s in row]
+    writer.rows("claims", _names(Claim), map(asdict, found_claims))
+    writer.rows("sizes", _names(SizeRow), map(asdict, found_sizes))
+    writer.rows("spikes", ("seed", *_names(Spike)), spike_rows)
+    writer.rows("certificates", _CERTIFICATES, certificates)
+    html = (
+        _jinja()
+        .get_template("report.html.j2")
+        .render(
+            paper=paper,
+            layers=paper.k.bit_length() - 1,
+            seeds=seeds,
+            seed_list=_ranges(seeds),
+            tiles=headline,
+            claims=found_claims,
+            sizes=found_sizes,
+            unsolved=[row for row in found_sizes if row.solved < row.seeds],
+            pictures=[writer.picture(drawing) for drawing in paper_drawings(own)],
+            algorithm=_algorithm(material, writer) if results else None,
+            stories=_stories(material),
+            statements=_statements(certificates),
+            certified=list(material.certificates),
+            verdicts=list(dict.fromkeys(row["verdict"] for row in certificates)),
+            parts=[writer.part(part) for part in parts(material.full)],
+            environment=_environment(material.runs),
+            style=_asset("page.css"),
+            script=_asset("page.js"),
+            plotly=_plotly,
+        )
+    )
+    path = folder / "index.html"
+    write_atomically(path, html.encode())
+    return path
+
+
+def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
+    """What the page says of Algorithm 1."""
+    results, config = [run.result for run in material.solved], material.solved[0].config
+    names = ("seed", "exact_recovery", "accuracy", "max_error", "samples_per_stage", "K", "steps", "seconds")
+    rows = [{"seed": run.config["seed"], **run.result} for run in material.solved]
+    writer.rows("algorithm-1", names, rows)
+    drawings = [draw_signal(config["n"], config["k"])]
+    if material.success:
+        points = material.success.result["points"]
+        writer.rows("success", ("samples", "seeds", "successes"), points)
+        drawings.append(draw_success(points, Setting(config["n"], config["k"])))
+    return {
+        "n": config["n"],
+        "k": config["k"],
+        "seeds": len(results),
+        "recovered": sum(bool(result["exact_recovery"]) for result in results),
+        "samples": results[0]["samples_per_stage"],
+        "steps": results[0]["steps"],
+        "K": results[0]["K"],
+        "max_error": max(result["max_error"] for result in results),
+        "pictures": [writer.picture(drawing) for drawing in drawings],
+    }
+
+
+def _stories(material: ReportInputs) -> dict[str, list[dict[str, Any]]]:
+    """What the explorers show, by the explorer."""
+    told: list[dict[str, Any]] = []
+    for run in material.explored:
+        options, result = options_of(run), run.result
+        size = len(run.metrics()) * sum(w.numel() for w in run.weights().values())
+        rate = f", rate {options.lr:g}" if options.lr != TrainOptions.lr else ""
+        outcome = "solved" if result["accuracy"] == 1.0 else f"not solved, {result['accuracy']:.0%} right"
+        title = f"n = {options.n}, k = {options.k}{rate}, seed {run.config['seed']}: {outcome}"
+        told.append(training_story(run, title, every=max(1, round(size / _NUMBERS))))
+    return {
+        "training": told,
+        "solving": [solving_story(run, f"seed {run.config['seed']}") for run in material.solved[:1]],
+    }
+
+
+def _certificates(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """One row for each run and statement."""
+    return [{"run": name, **row} for name, run in runs.items() for row in run.result["certificates"]]
+
+
+def _statements(certificates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same by statement, in the order of the paper: its claim, and its certificates by run."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in certificates:
+        own = found.setdefault(row["statement"], {"statement": row["statement"], "claim": row["claim"], "by": {}})
+        own["by"][row["run"]] = row
+    return list(found.values())
+
+
+class _Writer:
+    """Keeps every figure as SVG and PDF and every table as CSV, and hands them on to the page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def picture(self, drawing: Drawing) -> Picture:
+        svg = save(drawing.figure, self.folder / "figures", drawing.name).read_bytes()
+        width, height = (round(float(inches) * _PIXELS) for inches in drawing.figure.get_size_inches())
+        uri = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        return Picture(drawing.name, drawing.title, drawing.caption, drawing.alt, uri, width, height)
+
+    def part(self, part: Part) -> dict[str, Any]:
+        for table in part.shown.tables:
+            self.rows(table.name, table.head, (dict(zip(table.head, row, strict=True)) for row in table.body))
+        pictures = [self.picture(drawing) for drawing in part.shown.drawings]
+        return {**vars(part), "pictures": pictures, "tables": part.shown.tables}
+
+    def rows(self, name: str, head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """One line a row below its heading, so that an empty table has its heading too."""
+        path = self.folder / "tables" / f"{name}.csv"
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        file = io.StringIO()
+        writer = csv.DictWriter(file, head, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(path, file.getvalue().encode())
+
+
+def _names(row: type) -> list[str]:
+    return [field.name for field in fields(row)]
+
+
+def _jinja() -> Environment:
+    jinja = Environment(
+        loader=PackageLoader("internalize.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.filters |= {"tight": _tight, "code": _code, "significant": _significant}
+    return jinja
+
+
+def _asset(name: str) -> Markup:
+    return Markup((resources.files("internalize.report") / "templates" / name).read_text(encoding="utf-8"))  # noqa: S704  (ours)
+
+
+def _plotly() -> Markup:
+    """The library of the explorers, as its package ships it."""
+    source = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return Markup(source.read_text(encoding="utf-8").replace("</script", "<\\/script"))  # noqa: S704  (as shipped)
+
+
+def _tight(text: str) -> str:
+    """Keep a number and its percent sign, and the sides of = and −, on one line."""
+    for sign in (" %", " = ", " − "):
+        text = text.replace(sign, sign.replace(" ", "\u00a0"))
+    return text
+
+
+def _code(text: str) -> Markup:
+    """What stands between backticks as code."""
+    pieces = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece) for place, piece in enumerate(pieces)
+    )
+
+
+def _significant(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """Sorted seeds in words: 0, 1, 2, 5 is "0 … 2, 5"."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} … {part[-1]}" for part in parts)
+
+
+def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """What the runs ran on, every value that occurs: (name, values)."""
+    found = [run.env for run in runs]
+    names = {"internalize": "internalize", "commit": "commit", "python": "Python", "torch": "torch", "cpu": "CPU"}
+    rows = [
+        (label, ", ".join(sorted({str(env[key]) for env in found if env.get(key) is not None})) or "not known")
+        for key, label in names.items()
+    ]
+    days = sorted({str(env["started"])[:10] for env in found if env.get("started")})
+    return [*rows, ("runs of", " … ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known")]

@@ -1,0 +1,284 @@
+"""What takes longer than the page's quick profile: small results kept in the package, and those of `internalize paper --full`.
+
+`STORED` is the list, one entry for each part of the page: where its numbers are, the command that makes them, when it was run, and
+how they are shown. To add one, store its file in ``results/`` and add its line. A part whose file is not there is left out.
+"""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from internalize.errors import InputError
+from internalize.parity.experiments.sweep import read_cells
+from internalize.report import tables as columns
+from internalize.report.figures.ablations import draw_ablations
+from internalize.report.figures.curricula import draw_curricula
+from internalize.report.figures.drawing import Drawing
+from internalize.report.figures.gate_rows import draw_gate_rows
+from internalize.report.figures.language import draw_language
+from internalize.report.figures.latency import draw_latency
+from internalize.report.figures.law import draw_law
+from internalize.report.figures.phase import draw_phase, phase_of
+from internalize.report.tables import Table
+from internalize.storage.files import present, read_json
+from internalize.storage.summaries import ROWS
+from internalize.storage.sweep_store import STORE
+
+FOLDER: Final = Path(__file__).parent / "results"
+"""Of the stored results."""
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a part of the page has of tables and figures."""
+
+    tables: Sequence[Table] = field(default_factory=list[Table])
+    drawings: Sequence[Drawing] = field(default_factory=list[Drawing])
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A part of the page that is shown from a file."""
+
+    name: str
+    title: str
+    text: str
+    """What it says, in a sentence or two."""
+    file: str
+    """Below `FOLDER`."""
+    command: str
+    """That makes the numbers, without its ``--out``."""
+    date: str
+    """On which it was run."""
+    show: Callable[[Json], Shown]
+    read: Callable[[Path], Json] = read_json
+    """The file, or what the command makes."""
+    makes: str = ROWS
+    """What the command leaves in its ``--out``."""
+
+    @property
+    def arguments(self) -> list[str] | None:
+        """Of the command, if it is one of ours: what ``--full`` runs."""
+        program, *arguments = shlex.split(self.command)
+        return arguments if program == "internalize" else None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page with what it shows, and how that was made."""
+
+    of: Stored
+    date: str
+    computed: bool
+    """Whether it was made for this page, not taken from the package."""
+    shown: Shown
+
+
+def parts(full: Path | None = None) -> list[Part]:
+    """Every part whose numbers are there: made below ``full`` if they were, else as stored."""
+    return [part for stored in STORED if (part := _part(stored, full)) is not None]
+
+
+def _part(stored: Stored, full: Path | None) -> Part | None:
+    made = None if full is None else full / stored.name / stored.makes
+    if made is not None and present(made):
+        days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
+        written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
+        return Part(stored, max(days, default=written), True, _shown_of_a_user(stored, made))
+    path = FOLDER / stored.file
+    return Part(stored, stored.date, False, stored.show(stored.read(path))) if path.is_file() else None
+
+
+def _shown_of_a_user(stored: Stored, path: Path) -> Shown:
+    """A file that was made outside of the package may have become anything. What cannot be shown of ours is a bug."""
+    try:
+        return stored.show(stored.read(path))
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{path} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
+
+
+def _rows_of(found: Json, of: str) -> list[Json]:
+    return [row for row in found["rows"] if row["of"] == of]
+
+
+def _law(found: Json) -> Shown:
+    return Shown(drawings=[draw_law(found["law"])])
+
+
+def _read_phase(*by: str) -> Callable[[Path], Json]:
+    """What `sweep show --figure --json` printed, or the same of the store of which this is the first file."""
+
+    def read(path: Path) -> Json:
+        found = read_json(path)
+        return phase_of(read_cells(path.parent), by) if path.name == STORE else found
+
+    return read
+
+
+def _phase(found: Json) -> Shown:
+    return Shown(drawings=[draw_phase(found["rows"], found["half"], found["by"])])
+
+
+def _curricula(found: Json) -> Shown:
+    rows = _rows_of(found, "curricula")
+    sizes = dict.fromkeys((row["n"], row["k"]) for row in rows)
+    tables = [
+        Table.of(
+            f"curricula-n{n}-k{k}",
+            f"n = {n}, k = {k}",
+            columns.COST,
+            [row for row in rows if (row["n"], row["k"]) == (n, k)],
+        )
+        for n, k in sizes
+    ]
+    return Shown(tables, [draw_curricula(rows)])
+
+
+def _latency(found: Json) -> Shown:
+    rows = _rows_of(found, "latency")
+    own, lines = columns.latency_columns(rows)
+    return Shown([Table.of("latency", f"Milliseconds an answer, n = {rows[0]['n']}", own, lines)], [draw_latency(rows)])
+
+
+def _ablations(found: Json) -> Shown:
+    rows = _rows_of(found, "ablations")
+    names = {"adamw": "AdamW", "algorithm-1": "Algorithm 1"}
+    tables = [
+        Table.of(f"ablations-{key}", name, columns.ABLATIONS, [row for row in rows if row["optimizer"] == key])
+        for key, name in names.items()
+    ]
+    return Shown(tables, [draw_ablations(rows)])
+
+
+def _gates(found: Json) -> Shown:
+    rows = _rows_of(found, "gates")
+    return Shown([Table.of("gates", "Learned gates", columns.GATES, rows)], [draw_gate_rows(rows)])
+
+
+def _simplifications(found: Json) -> Shown:
+    rows = _rows_of(found, "simplifications")
+    return Shown([Table.of("simplifications", "Learned with the attention", columns.SIMPLIFICATIONS, rows)])
+
+
+def _language(found: Json) -> Shown:
+    rows = found["rows"]
+    return Shown([Table.of("language-models", "Everything hidden", columns.LANGUAGE, rows)], [draw_language(rows)])
+
+
+STORED: Final = (
+    Stored(
+        "law",
+        "How many samples Algorithm 1 needs",
+        "The number of samples a stage at which half of all runs succeed grows like n ln n, as predicted without a fitted "
+        "constant; the theorem asks for n to the power 2 + ε.",
+        "finite-n.json",
+        "python benchmarks/prediction_table.py",
+        "2026-11-15",
+        _law,
+    ),
+    Stored(
+        "phase",
+        "Where Algorithm 1 succeeds",
+        "The share of successes over n and the number of samples: it goes from none to all around the predicted line.",
+        "phase.json",
+        "internalize sweep solve n=8,16,32,64,128,256 k=n/2 samples=0.5x,0.7x,0.85x,1x,1.2x,1.4x,2x test_samples=200 "
+        "--seeds 0:60 --stop-at-failure",
+        "2026-11-16",
+        _phase,
+        _read_phase("n", "samples"),
+        STORE,
+    ),
+    Stored(
+        "phase-rounding",
+        "Rounding and amplitude",
+        "Rounding to multiples of K needs few samples at any K that concentrates attention; rounding to whole numbers, as "
+        "the paper has it, needs more with K², as predicted. Up to K = 4 no number of samples is enough.",
+        "phase-rounding.json",
+        "internalize sweep solve K=2,3,4,6,8,12,16 samples=400,800,1600,3200,6400,12800,25600,51200,102400,204800 grid=1,K "
+        "--seeds 0:20 --stop-at-failure",
+        "2026-11-16",
+        _phase,
+        _read_phase("K", "samples", "grid"),
+        STORE,
+    ),
+    Stored(
+        "phase-curricula",
+        "Which curricula Algorithm 1 succeeds with",
+        "At samples that are enough for Log-ICoT, every curriculum with a chain succeeds at every size, and without one only a "
+        "tree of one node is learned.",
+        "phase-curricula.json",
+        "internalize sweep solve n=8,16,32,64 k=2,4,8,16,32,64 curriculum=none,cot,icot,log-icot --seeds 0:10",
+        "2026-11-16",
+        _phase,
+        _read_phase("k", "n", "curriculum"),
+        STORE,
+    ),
+    Stored(
+        "curricula",
+        "The curricula compared",
+        "What the paper claims without comparing. Without a chain nothing is learned. ICoT and Log-ICoT cost the same under "
+        "AdamW, where a stage ends once its level is learned; where each stage is a gradient step, ICoT's idle stages cost "
+        "their full share.",
+        "compare.json",
+        "internalize compare --seeds 0:20 --sizes 30,16 --lr 0.1",
+        "2026-11-16",
+        _curricula,
+    ),
+    Stored(
+        "latency",
+        "How long an answer takes",
+        "Explicit chain of thought waits for its own steps, k − 1 of them; the internalised model answers in one pass of "
+        "log2 k layers.",
+        "compare.json",
+        "internalize compare --of latency --repeats 200",
+        "2026-11-16",
+        _latency,
+    ),
+    Stored(
+        "ablations",
+        "Which parts of the model matter",
+        "Gates do, and under Algorithm 1 rounding does; the level mask, the link and the rate may vary. The certificates that "
+        "turn say which statement of the paper stops holding.",
+        "compare.json",
+        "internalize compare --of ablations --seeds 0:20",
+        "2026-11-16",
+        _ablations,
+    ),
+    Stored(
+        "gates",
+        "Gates that are learned",
+        "The paper prescribes its gates and names learning them as the next step. With a small price on open gates they become the "
+        "prescribed ones.",
+        "compare.json",
+        "internalize compare --of gates --seeds 0:20",
+        "2026-11-16",
+        _gates,
+    ),
+    Stored(
+        "simplifications",
+        "The other simplifications, lifted",
+        "Values, residual streams and a network in place of the link can be learned along with the attention, each under its "
+        "condition.",
+        "compare.json",
+        "internalize compare --of simplifications --seeds 0:5",
+        "2026-11-16",
+        _simplifications,
+    ),
+    Stored(
+        "language",
+        "Language models",
+        "The same curricula on text, with an ordinary GPT-2.",
+        "lm-scattered.json",
+        "internalize lm compare --methods log-icot icot adaptive --budget steps --seeds 0:10 --stop-at 0.998 --steps 2000 "
+        "--eval-every 10 --eval-examples 256",
+        "2026-11-17",
+        _language,
+    ),
+)
+"""The parts of the page that the quick profile does not compute, in the page's order."""

@@ -1,0 +1,386 @@
+"""The run store: one folder a run, every file written whole or not at all, one writer at a time.
+
+| file                  | content                                                                     |
+| --------------------- | --------------------------------------------------------------------------- |
+| `config.json`         | version, kind, all options resolved; its presence makes the folder a run    |
+| `env.json`            | package version, commit, Python, torch, CPU, threads, start time            |
+| `metrics.jsonl`       | one object an evaluation                                                    |
+| `weights.safetensors` | final weights                                                               |
+| `model/`              | of `lm train`: the model as transformers writes it                          |
+| `stages/`             | of `lm train --keep-stages`: the model at the end of every stage, likewise  |
+| `snapshots/`          | weights at evaluations, named by step                                       |
+| `checkpoint/`         | what a resumed run needs; the newest `….json` names its tensors            |
+| `result.json`         | what `--json` prints, written last: its presence means finished             |
+| `.lock`               | held by the process that writes                                             |
+
+Nothing is pickled. Reading takes no lock.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from filelock import FileLock, Timeout
+
+from internalize.environment import describe_environment
+from internalize.errors import InputError
+from internalize.storage.files import (
+    TEMPORARY_FILE,
+    check_seal,
+    load_tensors,
+    parse_json,
+    present,
+    read_json,
+    reading,
+    save_tensors,
+    sealed,
+    write_json,
+    writing,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+    from torch import Tensor
+
+VERSION = 1
+"""Of the folder's layout. A reader refuses a version it does not know."""
+
+Json = dict[str, Any]
+
+_BEFORE: dict[str, Json] = {
+    "train": {
+        "value": "fixed",
+        "output": "shift",
+        "tokens": "auto",
+        "supervised_tokens": "shown",
+        "gate_bias": -2.0,
+        "gate_penalty": 0.001,
+        "parts_lr": 0.01,
+        "advance": "steps",
+        "threshold": 0.99,
+    },
+    "solve": {"curriculum": "log-icot"},
+    "lm-train": {"layer_loss": 0.0, "patience": 300, "keep_stages": False},
+}
+"""What a run of that kind had before there was an option for it, and its config.json does not say."""
+
+_OWN_FILES = frozenset(
+    (
+        "config.json",
+        "env.json",
+        "metrics.jsonl",
+        "weights.safetensors",
+        "model",
+        ".model.tmp",
+        "stages",
+        "snapshots",
+        "checkpoint",
+        "answers.jsonl",
+        "result.json",
+        ".lock",
+    )
+)
+
+
+class Run:
+    """One run folder, open for reading; `with run.locked():` for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """An existing run."""
+        run = cls(Path(path))
+        if not run.exists:
+            raise InputError(f"{path} is not a run folder: it has no config.json")
+        run.config  # noqa: B018  (refuse a broken one here, not later)
+        return run
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return present(self.path / "config.json")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has written its result."""
+        return present(self.path / "result.json")
+
+    @property
+    def config(self) -> Json:
+        """The resolved options with `kind` and `version`."""
+        config = read_json(self.path / "config.json")
+        for key, kind in {"version": int, "kind": str, "n": int, "k": int, "seed": int, "secret": list}.items():
+            if not isinstance(config.get(key, kind()), kind):
+                raise InputError(f"{self.path / 'config.json'}: {key} is {config[key]!r}, not of type {kind.__name__}")
+        if config.get("version") != VERSION:
+            raise InputError(
+                f"{self.path / 'config.json'} has version {config.get('version')!r}; this package reads version {VERSION}"
+            )
+        return {**_BEFORE.get(str(config.get("kind")), {}), **config}
+
+    @property
+    def env(self) -> Json:
+        """What the run ran on."""
+        return read_json(self.path / "env.json")
+
+    @property
+    def result(self) -> Json:
+        """The object that `--json` printed."""
+        if not self.finished:
+            raise InputError(f"{self.path} is not finished: it has no result.json; continue it with --resume")
+        return read_json(self.path / "result.json")
+
+    def locked(self) -> "_Lock":
+        """Hold the folder against a second writer. The folder is made if it is missing."""
+        return _Lock(self.path)
+
+    def check(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
+        if self.exists:
+            found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
+            for key in sorted(
+                {*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)
+            ):  # they explain the rest
+                if (want := _as_json(wanted.get(key))) != found.get(key):
+                    raise InputError(
+                        f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
+                        "choose another --out"
+                    )
+            if not resume:
+                state = "is finished" if self.finished else "was begun"
+                raise InputError(f"{self.path}: this run {state} already; add --resume, or choose another --out")
+        elif stranger := self._stranger():
+            raise InputError(f"{self.path} is not a run folder and holds {stranger!r}; choose another --out")
+
+    def begin(self, kind: str, config: Mapping[str, Any]) -> None:
+        """Make the folder this run's, after `check` and under the lock: `begin_runs` does all three."""
+        for folder in (self.path, self.path / "checkpoint", self.path / "snapshots"):
+            for litter in folder.glob(".*.tmp"):  # of a writer that was killed
+                if TEMPORARY_FILE.fullmatch(litter.name):
+                    with writing(litter):
+                        litter.unlink(missing_ok=True)
+        if not self.exists:
+            write_json(self.path / "env.json", describe_environment())
+            write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
+
+    def discard(self) -> None:
+        """Remove the folder and all that is in it, unless somebody writes it or it holds a file that is not ours."""
+        with self.locked():
+            if stranger := self._stranger():
+                raise InputError(f"{self.path} holds {stranger!r}, which is not ours; move it away, then try again")
+            with writing(self.path):
+                shutil.rmtree(self.path)
+
+    def _stranger(self) -> str | None:
+        """The name of a file that no run has."""
+        with reading(self.path):
+            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
+        return next((name for name in names if name not in _OWN_FILES and not TEMPORARY_FILE.fullmatch(name)), None)
+
+    def finish(self, result: Json) -> None:
+        """Write the result, and drop the checkpoint that is no longer needed."""
+        write_json(self.path / "result.json", result)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what a finished run has no more use for; a kill after its result may have left it."""
+        self.drop_checkpoints()
+        with contextlib.suppress(OSError):  # somebody's own file in it: leave it
+            (self.path / "checkpoint").rmdir()
+
+    def drop_trainer(self) -> None:
+        """Remove the checkpoints that a Trainer has kept by its own names: of a finished run of `lm train`, as `tidy`."""
+        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+    # Metrics
+
+    def append_metrics(self, metrics: Json) -> None:
+        """One more line, whole."""
+        line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
+        path = self.path / "metrics.jsonl"
+        with writing(path), path.open("ab") as file:
+            file.write(line)
+
+    def metrics(self, size: int | None = None) -> list[Json]:
+        """All evaluations in order, or those in the first bytes. An unfinished last line, left by a kill, is not one yet."""
+        path = self.path / "metrics.jsonl"
+        if not present(path):
+            return []
+        with reading(path):
+            *lines, rest = path.read_bytes()[:size].split(b"\n")
+        if rest and size is not None:
+            raise InputError(
+                f"{path} is damaged: its first {size} bytes, of which the checkpoint speaks, are not whole lines"
+            )
+        return [parse_json(line, path) for line in lines]
+
+    # Weights
+
+    def save_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """The final weights."""
+        save_tensors(self.path / "weights.safetensors", weights)
+
+    def weights(self) -> "dict[str, Tensor]":
+        """The final weights by name."""
+        return load_tensors(self.path / "weights.safetensors")
+
+    def save_snapshot(self, step: int, weights: "Mapping[str, Tensor]") -> None:
+        """The weights at an evaluation."""
+        with writing(self.path / "snapshots"):
+            (self.path / "snapshots").mkdir(exist_ok=True)
+        save_tensors(self.path / "snapshots" / f"step-{step:08d}.safetensors", weights)
+
+    def snapshots(self) -> "Iterator[tuple[int, dict[str, Tensor]]]":
+        """Kept weights in order of steps."""
+        for path in sorted((self.path / "snapshots").glob("step-*.safetensors")):
+            yield int(path.stem.removeprefix("step-")), load_tensors(path)
+
+    # Checkpoints: tensors first, under a name of their own; then the JSON that names them, which is the commit; the
+    # checkpoint before it goes last. Runs trained together keep the one before until all of them have the new one.
+
+    def save_checkpoint(self, step: int, tensors: "Mapping[str, Tensor]", state: Json) -> None:
+        """Add a checkpoint at a step, with the length of the metrics so far. Older ones stay: `drop_checkpoints`."""
+        folder, metrics = self.path / "checkpoint", self.path / "metrics.jsonl"
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            size = metrics.stat().st_size if metrics.exists() else 0
+            if size:
+                with metrics.open("rb") as file:
+                    os.fsync(file.fileno())  # the checkpoint speaks of these bytes, so they must not be lost after it
+        save_tensors(folder / f"{step:08d}.safetensors", tensors)
+        write_json(folder / f"{step:08d}.json", sealed({**state, "step": step, "metrics_bytes": size}))
+
+    def checkpoint_steps(self) -> set[int]:
+        """Steps at which there is a whole checkpoint."""
+        return {int(path.stem) for path in self._checkpoint_files() if path.suffix == ".json"}
+
+    def drop_checkpoints(self, *, but: int | None = None) -> None:
+        """Remove the checkpoints, but for that of one step."""
+        for path in self._checkpoint_files():
+            if int(path.stem) != but:
+                with writing(path):
+                    path.unlink(missing_ok=True)
+
+    def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
+        """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
+        path = self.path / "checkpoint" / f"{step:08d}.json"
+        state = read_json(path)
+        check_seal(state, path)
+        size = state.get("metrics_bytes")
+        if state.get("step") != step or type(size) is not int or size < 0:
+            raise InputError(f"{path} is damaged: its step is {state.get('step')!r}, its metrics_bytes {size!r}")
+        metrics = self.path / "metrics.jsonl"
+        found = metrics.stat().st_size if present(metrics) else 0
+        if found < size:
+            raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
+        self.metrics(size)
+        return load_tensors(path.with_suffix(".safetensors")), state
+
+    def rewind_metrics(self, state: Json | None, say: Callable[[str], None] = lambda line: None) -> None:
+        """Take the metrics back to where they were at a checkpoint; without one, to the beginning, and say so."""
+        if (self.path / "checkpoint").exists() and not (self.path / "checkpoint").is_dir():
+            raise InputError(f"{self.path / 'checkpoint'} is not a folder")
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():
+            if state is None and metrics.stat().st_size:
+                say(f"{self.path} has no checkpoint to go on from: it begins anew")
+            with writing(metrics):
+                os.truncate(metrics, state["metrics_bytes"] if state else 0)
+
+    def _checkpoint_files(self) -> list[Path]:
+        # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
+        files = [path for path in (self.path / "checkpoint").glob("[0-9]*.*") if path.stem.isdecimal()]
+        return sorted(files, key=lambda path: path.suffix != ".json")
+
+
+class _Lock:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = FileLock(path / ".lock", timeout=0)
+
+    def __enter__(self) -> None:
+        with writing(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise InputError(
+                    f"{self._path} is in use by another process; wait for it or choose another --out"
+                ) from None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def begin_runs(
+    runs: Sequence[Run], kind: str, configs: Sequence[Mapping[str, Any]], *, resume: bool
+) -> Generator[None]:
+    """Hold the folders of runs that go together, all of them theirs, or refuse with none of them changed."""
+
+    def check_all() -> None:
+        for run, config in zip(runs, configs, strict=True):
+            run.check(kind, config, resume=resume)
+
+    check_all()  # before a folder or a lock is made
+    with contextlib.ExitStack() as locks:
+        for run in sorted(runs, key=lambda run: run.path):  # in one order, so that two commands never hold half each
+            locks.enter_context(run.locked())
+        check_all()
+        for run, config in zip(runs, configs, strict=True):
+            run.begin(kind, config)
+        yield
+
+
+def _as_json(value: object) -> object:
+    return json.loads(json.dumps(value))  # tuples become lists, as they do in the file
+
+
+def find_runs(root: str | Path) -> list[Run]:
+    """Every run in or below a folder, sorted by path."""
+    found: dict[Path, Run] = {}
+    paths = [Path(here) / "config.json" for here, below, files in os.walk(root) if "config.json" in (*below, *files)]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
+        runs = found.keys() & set(path.parent.parents)
+        if not any((run / "env.json").exists() for run in runs):  # a model's config.json inside a run is not a run
+            found[path.parent] = Run(path.parent)
+    return [found[folder] for folder in sorted(found)]
+
+
+def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
+    """Every run in or below a folder as a frame: path, finished, its options and, if finished, its results.
+    Beside the option ``steps`` (of a stage or at most) those that were made are in the column ``steps_made``.
+
+    Keywords keep the runs whose option or result of that name has that value: ``list_runs("runs", n=30)``. Runs that
+    cannot be read stay in the frame, with the reason in the column ``broken``.
+    """
+    import polars as pl
+
+    rows: list[Json] = []
+    for run in find_runs(root):
+        row: Json = {"path": str(run.path), "finished": False, "broken": None}
+        try:
+            row["finished"] = run.finished
+            row |= _scalars(run.config)
+            for name, value in _scalars(run.result if run.finished else {}).items():
+                row["steps_made" if name == "steps" and name in row else name] = value
+        except InputError as error:
+            row["broken"] = str(error)
+        if all(row.get(key) == value for key, value in where.items()):
+            rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None, strict=False)
+
+
+def _scalars(values: Json) -> Json:
+    """What fits a cell. Numbers that no column can hold are shown as text."""
+    scalars = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+    return {key: str(value) if type(value) is int and abs(value) >= 2**63 else value for key, value in scalars.items()}

@@ -1,0 +1,87 @@
+"""What several seeds came to: means and shares with their 95 % intervals, and what it took to get to 99 %."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import FileLock
+
+from internalize.errors import InputError
+from internalize.intervals import mean_interval, wilson
+from internalize.storage.files import present, read_json, write_json, writing
+from internalize.storage.runs import Run
+
+Json = dict[str, Any]
+SOLVED: Final = 0.99
+"""Share of right answers from which on a run counts as solved."""
+ROWS: Final = "rows.json"
+
+
+def over_seeds(accuracies: Sequence[float], samples: int) -> Json:
+    """Accuracy and number of solved seeds, with intervals.
+
+    Args:
+        accuracies: one a seed.
+        samples: held-out samples of each seed. Where all seeds agree exactly the interval is about these, at these seeds.
+    """
+    mean, low, high = mean_interval(accuracies)
+    if len(set(accuracies)) == 1:
+        trials = samples * len(accuracies)
+        low, high = wilson(round(mean * trials), trials)
+    solved = sum(value >= SOLVED for value in accuracies)
+    solved_low, solved_high = wilson(solved, len(accuracies))
+    return {
+        "seeds": len(accuracies),
+        "accuracy": mean,
+        "accuracy_low": max(low, 0.0),
+        "accuracy_high": min(high, 1.0),
+        "solved": solved,
+        "solved_low": solved_low,
+        "solved_high": solved_high,
+    }
+
+
+def first_solved(run: Run, stages: int, score: str = "accuracy") -> Json | None:
+    """The first evaluation in the last stage that is good enough; None if there was none."""
+    return next((m for m in run.metrics() if m["stage"] == stages and m[score] >= SOLVED), None)
+
+
+def lower_median(values: Sequence[float | None]) -> float | None:
+    """The lower median over seeds, those without a value above all others: None where fewer than half have one."""
+    median = statistics.median_low(math.inf if value is None else value for value in values)
+    return None if math.isinf(median) else median
+
+
+def median_of(lines: Sequence[Json | None], key: str) -> float | None:
+    """The lower median of what the seeds' lines say under this key."""
+    return lower_median([None if line is None else line[key] for line in lines])
+
+
+def mean_of(lines: Sequence[Json], key: str) -> float | None:
+    """The mean of what the seeds' lines say under this key; None if one does not say."""
+    values = [line.get(key) for line in lines]
+    return None if None in values else statistics.fmean(value for value in values if value is not None)
+
+
+def keep_rows(out: Path, of: str, rows: Sequence[Json]) -> list[Json]:
+    """Write rows to ``out/rows.json``, in the place of those with the same subject, and return them with what they are of."""
+    path = out / ROWS
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    marked: list[Json] = [{"of": of, **row} for row in rows]
+    own = {_subject(row) for row in marked}
+    with writing(path), FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
+        try:
+            others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if present(path) else []
+        except (KeyError, TypeError):
+            raise InputError(f"{path} is not of `internalize compare`; choose another --out") from None
+        write_json(path, {"rows": [*others, *marked]})
+    return marked
+
+
+def _subject(row: Json) -> tuple[object, ...]:
+    """What a row is about."""
+    rest = (row.get(key) for key in ("optimizer", "method", "what", "by", "batch"))
+    return row["of"], row["n"], row["k"], *rest

@@ -1,0 +1,209 @@
+"""The store of a sweep: one row a cell, only ever added to, readable as Parquet at any time.
+
+| file                      | content                                                                                 |
+| ------------------------- | --------------------------------------------------------------------------------------- |
+| `sweep.json`              | version and kind; its presence makes the folder a sweep's                               |
+| `env.json`                | what the sweep was begun on                                                             |
+| `cells/part-….parquet`    | finished cells, some hundreds a part; a part never changes                              |
+| `journal.jsonl`           | cells finished since, in lines as they arrive, a cell or a set; sealed into the next part |
+| `.lock`                   | held by the process that writes                                                         |
+
+A cell is in the store from the moment its line is whole, those computed together all at once. Killed between a part and the end
+of its journal, the store has rows in both: a reader drops the second, and the next writer empties the journal. There is one
+writer, so no cell is added twice.
+"""
+
+import contextlib
+import io
+import json
+import os
+import time
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from internalize.environment import describe_environment
+from internalize.errors import InputError
+from internalize.storage.files import parse_json, present, read_json, reading, write_atomically, write_json, writing
+from internalize.storage.runs import Run
+
+if TYPE_CHECKING:
+    import polars as pl
+
+VERSION: Final = 1
+STORE: Final = "sweep.json"
+"""The file whose presence makes a folder a sweep's."""
+ROWS_A_PART: Final = 1000
+_SECONDS_A_SYNC: Final = 1.0
+_TOGETHER: Final = "cells"
+"""In a line of the journal: the rows that were added together."""
+_OWN_FILES: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
+
+Json = dict[str, Any]
+Schema = Mapping[str, type]
+"""The columns in their order: bool, int, float or str each. Any of them may be empty."""
+
+
+class CellStore:
+    """The folder of a sweep, open for reading; ``with store.locked(…):`` for writing.
+
+    Args:
+        path: the folder.
+        kind: what its cells are, train or solve.
+        schema: their columns, `cell` among them, which tells cells apart.
+    """
+
+    def __init__(self, path: Path, kind: str, schema: Schema) -> None:
+        self.path, self.kind, self.schema = path, kind, schema
+        self._rows: list[Json] = []
+        self._known: set[str] = set()
+        self._synced = 0.0
+
+    # Reading
+
+    def frame(self) -> "pl.DataFrame":
+        """All finished cells, each once, in the order in which they were finished."""
+        import polars as pl
+
+        frames = [self._parts(), self._as_frame(self._journal())]
+        return pl.concat(frames, how="diagonal_relaxed").unique("cell", keep="first", maintain_order=True)
+
+    def _parts(self) -> "pl.DataFrame":
+        import polars as pl
+
+        frames = [self._as_frame([])]
+        for part in self._part_files():
+            with reading(part):
+                content = part.read_bytes()
+            try:
+                frames.append(pl.read_parquet(content))
+            except pl.exceptions.PolarsError as error:
+                raise InputError(f"{part} is damaged: {error}") from None
+        return pl.concat(frames, how="diagonal_relaxed")
+
+    def _part_files(self) -> list[Path]:
+        return sorted((self.path / "cells").glob("part-*.parquet"))
+
+    def _journal(self) -> list[Json]:
+        """The rows of the lines that are whole."""
+        path = self.path / "journal.jsonl"
+        if not present(path):
+            return []
+        with reading(path):
+            lines = path.read_bytes().split(b"\n")[:-1]
+        rows: list[Json] = []
+        for number, line in enumerate(lines, start=1):
+            for row in _rows_of(parse_json(line, path)):
+                wrong = [name for name, kind in self.schema.items() if not _fits(row.get(name), kind)]
+                if wrong or not isinstance(row.get("cell"), str):
+                    name = wrong[0] if wrong else "cell"
+                    raise InputError(f"{path} is damaged: in line {number}, {name} is {row.get(name)!r}")
+                rows.append(row)
+        return rows
+
+    def _as_frame(self, rows: Sequence[Json]) -> "pl.DataFrame":
+        import polars as pl
+
+        dtypes = {bool: pl.Boolean, int: pl.Int64, float: pl.Float64, str: pl.String}
+        return pl.DataFrame(rows, schema={name: dtypes[kind] for name, kind in self.schema.items()})
+
+    # Writing
+
+    @contextlib.contextmanager
+    def locked(self, *, resume: bool) -> Generator[set[str]]:
+        """Hold the folder for adding cells, all of them sealed at the end. Enters with the cells that are there already."""
+        self._check(resume=resume)
+        with Run(self.path).locked():
+            self._check(resume=resume)
+            with writing(self.path):
+                (self.path / "cells").mkdir(exist_ok=True)
+                for folder in (self.path, self.path / "cells"):
+                    for litter in folder.glob(".*.tmp"):  # of a writer that was killed
+                        litter.unlink(missing_ok=True)
+            if not present(self.path / STORE):
+                write_json(self.path / "env.json", describe_environment())
+                write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
+            self._recover()
+            try:
+                yield set(self._known)
+            finally:
+                self._seal()
+
+    def add(self, rows: Sequence[Json]) -> None:
+        """Some more finished cells, all of them or none: those trained together would else have other company next time."""
+        new: list[Json] = [{name: row.get(name) for name in self.schema} for row in rows]
+        path = self.path / "journal.jsonl"
+        assert self._known.isdisjoint(row["cell"] for row in new), "a cell was computed twice"
+        with writing(path), path.open("ab") as file:
+            file.write(_lines(new if len(new) == 1 else [{_TOGETHER: new}]))
+            if time.monotonic() - self._synced > _SECONDS_A_SYNC:
+                file.flush()
+                os.fsync(file.fileno())
+                self._synced = time.monotonic()
+        self._known.update(row["cell"] for row in new)
+        self._rows += new
+        if len(self._rows) >= ROWS_A_PART:
+            self._seal()
+
+    def _check(self, *, resume: bool) -> None:
+        """Refuse a folder that cannot become this sweep's."""
+        if present(self.path / STORE):
+            if (kind := kind_of(self.path)) != self.kind:
+                raise InputError(f"{self.path} holds a sweep of `{kind}`, not of `{self.kind}`; choose another --out")
+            if not resume:
+                raise InputError(f"{self.path}: this sweep was begun already; add --resume, or choose another --out")
+            return
+        with reading(self.path):
+            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
+        if stranger := next((name for name in names if name not in _OWN_FILES and not name.endswith(".tmp")), None):
+            raise InputError(f"{self.path} is not the folder of a sweep and holds {stranger!r}; choose another --out")
+
+    def _recover(self) -> None:
+        """Take up what a writer that was killed has left: a line that is not whole, rows that are in a part already."""
+        in_parts = set(self._parts()["cell"])
+        self._rows = [row for row in self._journal() if row["cell"] not in in_parts]
+        self._known = in_parts | {row["cell"] for row in self._rows}
+        write_atomically(self.path / "journal.jsonl", _lines(self._rows))
+
+    def _seal(self) -> None:
+        """Make a part of the journal, then empty it."""
+        if not self._rows:
+            return
+        content = io.BytesIO()
+        self._as_frame(self._rows).write_parquet(content)
+        number = 1 + max((int(part.stem.removeprefix("part-")) for part in self._part_files()), default=-1)
+        write_atomically(self.path / "cells" / f"part-{number:06d}.parquet", content.getvalue())
+        write_atomically(self.path / "journal.jsonl", b"")
+        self._rows = []
+
+
+def kind_of(path: Path) -> str:
+    """What the cells of a sweep are: train or solve."""
+    if not present(path / STORE):
+        raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json")
+    found = read_json(path / STORE)
+    if found.get("version") != VERSION:
+        raise InputError(
+            f"{path / 'sweep.json'} has version {found.get('version')!r}; this package reads version {VERSION}"
+        )
+    return str(found.get("kind"))
+
+
+def _rows_of(line: Json) -> list[Json]:
+    """One cell, or several that were added together. What is none has nothing of one, and is found to be damaged."""
+    together: object = line.get(_TOGETHER)
+    if not isinstance(together, list):
+        return [line]
+    cells = cast("list[object]", together)
+    return [cast("Json", cell) if isinstance(cell, dict) else {} for cell in cells]
+
+
+def _fits(value: object, kind: type) -> bool:
+    """Whether a column can hold it. Any may be empty, and a whole number is as good a float."""
+    if type(value) is int:
+        return kind in (int, float) and abs(value) < 2**63
+    return value is None or type(value) is kind
+
+
+def _lines(rows: Sequence[Json]) -> bytes:
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
