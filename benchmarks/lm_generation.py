@@ -15,7 +15,7 @@ import torch
 
 from internalize.commands.console import print_table
 from internalize.lm.data.tasks import get_task
-from internalize.lm.options import CurriculumOptions, ModelOptions
+from internalize.lm.options import CurriculumOptions, LmModelOptions
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.generation import BATCH, generate_answers
@@ -35,7 +35,7 @@ class Case:
         chains = self.text.chains(self.examples)
         self.stages = TextStages.measure(CurriculumOptions(), chains, self.text.slot)
         self.stage = self.stages.last if hidden else 0
-        options = ModelOptions()
+        options = LmModelOptions()
         longest = max(map(len, chains)) + self.stages.stage_slots[-1] + 16
         config = model_config(options, len(tokenizer), self.text.end, longest)
         self.model = make_model(options, config, seed=0).to(getattr(torch, dtype)).eval()
