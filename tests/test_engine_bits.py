@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from internalize.parity import ParityTree, add_trace, draw_bits
-from internalize.parity.kernels import native
-from internalize.parity.kernels.bitmatrix import differing, ones, transposed, use_native, write_nodes
+from internalize.parity.task import native
+from internalize.parity.task.bitmatrix import differing, ones, transposed, use_native, write_nodes
 from internalize.parity.task.data import packed_words
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler")
@@ -103,5 +103,5 @@ def test_little_work_does_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPa
     def compiled() -> None:
         raise AssertionError("compiled for nothing")
 
-    monkeypatch.setattr("internalize.parity.kernels.bitmatrix.library", compiled)
+    monkeypatch.setattr("internalize.parity.task.bitmatrix.library", compiled)
     assert not use_native(1000)

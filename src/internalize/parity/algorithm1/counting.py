@@ -40,7 +40,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero, summed
-from internalize.parity.kernels.bitmatrix import (
+from internalize.parity.model.link import Link
+from internalize.parity.task.bitmatrix import (
     LONG,
     Integers,
     Words,
@@ -51,9 +52,8 @@ from internalize.parity.kernels.bitmatrix import (
     use_native,
     write_nodes,
 )
-from internalize.parity.kernels.native import one_ahead
-from internalize.parity.model.link import Link
 from internalize.parity.task.data import packed_words
+from internalize.parity.task.native import one_ahead
 from internalize.parity.task.tree import ParityTree
 from internalize.parity.theory.freezing import curvature, drifts, steepness
 

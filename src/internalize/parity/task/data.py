@@ -19,7 +19,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from internalize.counter import Stream, words
-from internalize.parity.kernels.bitmatrix import LONG, Words, filled, transposed, write_nodes
+from internalize.parity.task.bitmatrix import LONG, Words, filled, transposed, write_nodes
 from internalize.parity.task.stages import ParityStage
 from internalize.parity.task.tree import ParityTree
 

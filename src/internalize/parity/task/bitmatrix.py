@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from internalize.parity.kernels.native import call, in_threads, library
+from internalize.parity.task.native import call, in_threads, library
 from internalize.parity.task.tree import ParityTree
 
 Words = NDArray[np.uint64]
