@@ -234,7 +234,7 @@ def test_a_bug_is_a_traceback_and_status_70():
     code = """
 from internalize.commands import cli
 from internalize.commands.console import default_out
-cli._parse = lambda argv: 1 / 0
+cli.parse = lambda argv: 1 / 0
 cli.run()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

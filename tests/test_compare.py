@@ -16,9 +16,10 @@ from internalize.commands import cli
 from internalize.errors import InputError
 from internalize.intervals import mean_interval, wilson
 from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.runner import RunFolders, Runner
 from internalize.parity.algorithm1.solve import solve
-from internalize.parity.experiments.curricula import CompareOptions, compare, compare_latency, idle_stages
-from internalize.parity.experiments.jobs import ComparisonSettings, DescentJob
+from internalize.parity.experiments.curricula import CompareOptions, compare, idle_stages
+from internalize.parity.experiments.jobs import DescentJob
 from internalize.parity.model.latency import BATCHES, measure_latency, median_rank, models_of, new_models
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.data import draw_bits
@@ -52,13 +53,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for text in ("icot/seed-0  stage 1/", "algorithm-1/icot/seed-0  B="):
         before = written(out)
         with pytest.raises(Interrupted, match=f"with --out {out} --resume goes on"):
-            compare(TINY, ComparisonSettings(out, resume=bool(before), report=stop_at(text)))
+            compare(TINY, RunFolders(out, resume=bool(before), runner=Runner(1, report=stop_at(text))))
         assert before.items() < written(out).items()
         assert not (out / "rows.json").exists()
     (begun,) = (run for run in find_runs(out) if not run.finished)
     assert begun.checkpoint_steps() == {1}  # a stage of Algorithm 1 is kept
     before = written(out)
-    compare(TINY, ComparisonSettings(out, resume=True))
+    compare(TINY, RunFolders(out, resume=True))
     assert before.items() < written(out).items()
     return out
 
@@ -241,7 +242,7 @@ def test_descent_ends_at_one_sample(tmp_path: Path):
 # Latency
 
 
-def test_latency(tmp_path: Path):
+def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     subjects = new_models(16, 8)
     assert {subject.by: subject.passes for subject in subjects} == {"node": 7, "level": 3, "direct": 1}
     before = torch.get_num_threads()
@@ -249,8 +250,9 @@ def test_latency(tmp_path: Path):
         assert 0 < latency.low <= latency.median <= latency.high < 1e5
         assert latency.repeats == 4
     assert torch.get_num_threads() == before
-    options = replace(TINY, sizes=((16, 2), (16, 8), (8, 4)))
-    found = compare_latency(options, ComparisonSettings(tmp_path / "out"))
+    out = ["--repeats", "4", "--out", str(tmp_path / "out"), "--json"]
+    assert cli.main(["compare", "--of", "latency", "--sizes", "16,2", "16,8", "8,4", *out]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
     assert len(found) == 3 * 3 * len(BATCHES)
     assert {(row["by"], row["k"]): row["passes"] for row in found if row["n"] == 16} == {
         ("node", 2): 1,

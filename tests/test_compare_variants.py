@@ -11,11 +11,11 @@ import torch
 
 from internalize import InputError
 from internalize.commands import cli
+from internalize.parallel.runner import RunFolders
 from internalize.parity import certificates
 from internalize.parity.experiments import ablations
 from internalize.parity.experiments.ablations import VARIANTS, Variant, answer_scale, compare_variants
 from internalize.parity.experiments.curricula import CompareOptions
-from internalize.parity.experiments.jobs import ComparisonSettings
 from internalize.parity.model.relaxed import RelaxedTransformer
 from internalize.parity.options import ParityModelOptions
 from internalize.report.figures.gates import learned_gates
@@ -53,7 +53,7 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "ablations", few)
     quick = partial(certificates.certify, only=["mask", "gating", "collapse", "hidden-states", "theorem-max"])
     monkeypatch.setattr(certificates, "certify", quick)
-    found = compare_variants("ablations", TINY, ComparisonSettings(tmp_path))
+    found = compare_variants("ablations", TINY, RunFolders(tmp_path))
     rows = {(row["optimizer"], row["what"]): row for row in found}
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == found
     for optimizer in ("adamw", "algorithm-1"):
@@ -82,23 +82,21 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
     )
     monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
     for seeds in ((1,), (0, 1)):
-        compare_variants("ablations", replace(TINY, seeds=seeds), ComparisonSettings(tmp_path, resume=True))
+        compare_variants("ablations", replace(TINY, seeds=seeds), RunFolders(tmp_path, resume=True))
     judged = {run.path.name: run.config["run"] for run in find_runs(tmp_path) if run.config["kind"] == "certify"}
     assert set(judged) == {"seed-0", "seed-1"}
     assert all(run.endswith(name) for name, run in judged.items())
-    (row,) = compare_variants(
-        "ablations", replace(TINY, variants=("gates=ones",)), ComparisonSettings(tmp_path, resume=True)
-    )
+    (row,) = compare_variants("ablations", replace(TINY, variants=("gates=ones",)), RunFolders(tmp_path, resume=True))
     assert row["turned"] is None
 
 
 def test_a_solved_run_without_its_stages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}),))
     monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
-    (row,) = compare_variants("ablations", TINY, ComparisonSettings(tmp_path))
+    (row,) = compare_variants("ablations", TINY, RunFolders(tmp_path))
     next((Path(row["runs"][0]) / "snapshots").iterdir()).unlink()
     with pytest.raises(InputError, match="has not the weights of every stage"):
-        compare_variants("ablations", TINY, ComparisonSettings(tmp_path, resume=True))
+        compare_variants("ablations", TINY, RunFolders(tmp_path, resume=True))
 
 
 def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -134,7 +132,7 @@ def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_a_variant_that_is_none_is_named(tmp_path: Path):
     with pytest.raises(InputError, match="variant 'gates=open' is not one of 'gates=learned mask=level',"):
-        compare_variants("gates", replace(TINY, variants=("gates=open",)), ComparisonSettings(tmp_path))
+        compare_variants("gates", replace(TINY, variants=("gates=open",)), RunFolders(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -153,7 +151,7 @@ def test_scale_of_answers():
 
 def test_simplifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "simplifications", (Variant("adamw", {"value": "learned"}),))
-    (row,) = compare_variants("simplifications", TINY, ComparisonSettings(tmp_path))
+    (row,) = compare_variants("simplifications", TINY, RunFolders(tmp_path))
     assert (row["what"], row["solved"], row["breaks_at"]) == ("value=learned", 2, {})
     assert "turned" not in row
     assert Run(Path(row["runs"][0])).config["value"] == "learned"

@@ -11,10 +11,11 @@ from matplotlib.collections import QuadMesh
 from internalize.errors import InputError
 from internalize.parity.experiments.crossing import half_crossing
 from internalize.parity.experiments.grid import parse_grid
-from internalize.parity.experiments.sweep import CellJob, cell_schema, success_rates
+from internalize.parity.experiments.jobs import CellJob, cell_schema
+from internalize.parity.experiments.phase import half_points, success_rates
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.phase import draw_phase, half_points
+from internalize.report.figures.phase import draw_phase
 from internalize.report.figures.save import svg_bytes
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)

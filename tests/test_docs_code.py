@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from internalize.commands.cli import _parse, main
+from internalize.commands.cli import main, parse
 from internalize.errors import InputError
 from internalize.lm.data.tasks import get_task, is_task
 from tests.pages import BY_NAME, PAGES, ROOT, commands, python_blocks
@@ -33,7 +33,7 @@ def test_python_blocks_run(
 def test_commands_are_ones_that_we_have(name: str):
     """Parsed by the real parser: every command and option exists, every value is one that it takes."""
     words = [word for word in COMMANDS[name] if word not in ("…", "--help")]  # help would hide what is wrong before it
-    assert not words or words in GROUPS or callable(_parse(words))
+    assert not words or words in GROUPS or callable(parse(words))
 
 
 def test_tasks_are_ones_that_we_have():
@@ -47,7 +47,7 @@ def test_tasks_are_ones_that_we_have():
 def test_the_parser_would_notice():
     for words in (["train", "--nn", "3"], ["lm", "trane"], ["lm", "train", "--method", "icott"], *GROUPS):
         with pytest.raises(InputError):
-            _parse(words)
+            parse(words)
 
 
 def test_there_are_blocks_and_commands_to_check():
@@ -74,7 +74,7 @@ def test_other_programs_are_there():
             assert (ROOT / script).is_file(), (page, script)
             seen += 1
         for words, _status in commands(markdown, "torchrun"):
-            assert callable(_parse([word for word in words[words.index("--") + 1 :] if word != "…"]))
+            assert callable(parse([word for word in words[words.index("--") + 1 :] if word != "…"]))
             seen += 1
     assert seen > 10
 

@@ -1,19 +1,16 @@
 """Stored results: shown with their command and date, replaced by what `paper --full` made."""
 
 import json
-import os
-import signal
-import sys
-import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from internalize.commands.cli import _parse
+from internalize.commands import cli, paper
+from internalize.commands.cli import parse
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
-from internalize.report import full
 from internalize.report import stored as results
 from internalize.report.stored import FOLDER, STORED, parts
 
@@ -23,7 +20,7 @@ def test_commands_are_ours_and_files_are_there(stored):
     assert (FOLDER / stored.file).is_file()
     assert stored.date.startswith("20")
     if stored.arguments is not None:  # as --full runs it
-        command = _parse([*stored.arguments, "--jobs", "1", "--out", "x", "--resume"])
+        command = parse([*stored.arguments, "--jobs", "1", "--out", "x", "--resume"])
         assert getattr(command, "command", command).resume
 
 
@@ -53,34 +50,42 @@ def test_a_stored_file_that_cannot_be_shown_is_a_bug_of_ours(tmp_path: Path, mon
         parts(tmp_path / "full")
 
 
-def test_full_runs_every_command_of_ours(tmp_path: Path, monkeypatch):
+class Pretended:
+    """A command that ends as it is told to."""
+
+    def __init__(self, ends: Callable[[], int]) -> None:
+        self.ends = ends
+
+    def __call__(self) -> int:
+        print("not for our reader")
+        return self.ends()
+
+
+def full(monkeypatch: pytest.MonkeyPatch, out: Path, ends: Callable[[], int]) -> list[list[str]]:
+    """Run `paper --full` with pretended commands, and return their words."""
     seen: list[list[str]] = []
-    monkeypatch.setattr(full, "_run", lambda argv: seen.append(argv) or 0)
-    said: list[str] = []
-    full.run_full(tmp_path, 2, said.append)
+    monkeypatch.setattr(cli, "parse", lambda words: seen.append(words) or Pretended(ends))
+    paper._run_stored_commands(out, 2)
+    return seen
+
+
+def test_full_runs_every_command_of_ours(tmp_path: Path, monkeypatch, capsys):
+    seen = full(monkeypatch, tmp_path, lambda: 0)
     ours = [stored for stored in STORED if stored.arguments is not None]
-    assert len(seen) == len(ours) < len(STORED) == len(said)
-    for argv, stored in zip(seen, ours, strict=True):
-        end = ["--jobs", "2", "--out", str(tmp_path / stored.name), "--resume"]
-        assert argv == [sys.executable, "-m", "internalize", *(stored.arguments or []), *end]
-    monkeypatch.setattr(full, "_run", lambda argv: 2)
+    assert len(seen) == len(ours) < len(STORED)
+    for words, stored in zip(seen, ours, strict=True):
+        assert words == [*(stored.arguments or []), "--jobs", "2", "--out", str(tmp_path / stored.name), "--resume"]
+    said = capsys.readouterr()
+    assert not said.out
+    assert len(said.err.splitlines()) == len(STORED)
+
+
+def test_full_stops_with_the_command_that_fails(tmp_path: Path, monkeypatch):
     with pytest.raises(InputError, match="ended with status 2"):
-        full.run_full(tmp_path, 2)
+        full(monkeypatch, tmp_path, lambda: 2)
 
+    def interrupted() -> int:
+        raise Interrupted("the same command with --out full/phase --resume goes on")
 
-def test_full_waits_for_what_it_runs():
-    assert full._run([sys.executable, "-c", "import sys; sys.exit(3)"]) == 3
-
-
-def test_full_stops_what_it_runs_and_waits_for_it(tmp_path: Path):
-    saved = tmp_path / "saved"
-    script = (
-        "import signal, sys, time\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(saved)!r}, 'w').close(), sys.exit(130)))\n"
-        "time.sleep(60)"
-    )
-    asked = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    asked.start()
-    with pytest.raises(Interrupted, match="the same command goes on"):
-        full._run([sys.executable, "-c", script])
-    assert saved.exists()
+    with pytest.raises(Interrupted, match="^the same command goes on$"):
+        full(monkeypatch, tmp_path, interrupted)

@@ -1,11 +1,11 @@
 """sweep.py, cells.py and the command: every cell once, whoever is killed, and the rows of `solve` and `train` themselves."""
 
-import functools
 import json
 import multiprocessing
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,17 @@ from internalize.commands import cli
 from internalize.errors import InputError
 from internalize.intervals import wilson
 from internalize.parallel.interrupt import Interrupted
-from internalize.parallel.pool import run_all
+from internalize.parallel.runner import Runner
 from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.solve import solve
 from internalize.parity.experiments.grid import parse_grid
-from internalize.parity.experiments.sweep import CellJob, keep_where, read_cells, success_rates, sweep, varied
+from internalize.parity.experiments.jobs import CellJob
+from internalize.parity.experiments.phase import keep_where, read_cells, success_rates, varied
+from internalize.parity.experiments.sweep import sweep
 from internalize.parity.options import SolveOptions, TrainOptions
 
 GRID = ["n=8,12", "k=4", "samples=60,300", "test_samples=50"]
 TRAINED = ["n=6", "k=2,4", "steps=3", "batch=20", "eval_samples=40"]
-ALONE = functools.partial(run_all, processes=1)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -34,7 +35,8 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 
 def run(out: Path, grid: list[str], seeds: range, kind: Any = "solve", **more: Any) -> dict[str, Any]:
-    return sweep(parse_grid(kind, grid).settings, seeds, out, more.pop("pool", ALONE), **more)
+    runner = replace(more.pop("runner", Runner(1)), **({"report": more.pop("report")} if "report" in more else {}))
+    return sweep(parse_grid(kind, grid).settings, seeds, out, runner, **more)
 
 
 def test_rows_are_those_of_solve(tmp_path: Path):
@@ -164,8 +166,7 @@ def test_workers_killed(tmp_path: Path):
             dead.append(victim.pid or 0)
             victim.kill()
 
-    pool = functools.partial(run_all, processes=2, attempts=3)
-    assert run(tmp_path / "two", GRID, range(20), pool=pool, report=kill)["done"] == 80
+    assert run(tmp_path / "two", GRID, range(20), runner=Runner(2, attempts=3), report=kill)["done"] == 80
     assert dead
     assert rows(tmp_path / "two") == rows(tmp_path / "alone")
 

@@ -1,6 +1,5 @@
 """cluster.py: a sweep on a Ray cluster of two nodes, with the rows of local processes; skipped where Ray is not installed."""
 
-import functools
 import os
 import signal
 import sys
@@ -14,8 +13,10 @@ from internalize.commands import cli
 from internalize.errors import InputError
 from internalize.parallel import cluster
 from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.runner import Runner
 from internalize.parity.experiments.grid import Kind, parse_grid
-from internalize.parity.experiments.sweep import read_cells, sweep
+from internalize.parity.experiments.phase import read_cells
+from internalize.parity.experiments.sweep import sweep
 from tests.test_sweep import GRID, TRAINED, rows, run
 
 
@@ -40,9 +41,8 @@ def address() -> Any:
     [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)],
 )
 def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, grid: list[str]):
-    on_ray = functools.partial(cluster.run_on_ray, address=address)
     here = run(tmp_path / "here", grid, range(4), kind)
-    there = run(tmp_path / "there", grid, range(4), kind, pool=on_ray)
+    there = run(tmp_path / "there", grid, range(4), kind, runner=Runner(None, "ray", address, 3))
     assert (here["done"], here["failed"]) == (there["done"], there["failed"])
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
 
@@ -54,9 +54,9 @@ def test_interrupted_and_resumed(tmp_path: Path, address: str):
         if done == 3:
             signal.raise_signal(signal.SIGTERM)
 
-    on_ray = functools.partial(cluster.run_on_ray, address=address, at_once=1)
+    on_ray = Runner(1, "ray", address, 3)
     with pytest.raises(Interrupted, match="--resume goes on"):
-        run(tmp_path, GRID, range(3), pool=on_ray, report=interrupt)
+        run(tmp_path, GRID, range(3), runner=on_ray, report=interrupt)
     assert 3 <= read_cells(tmp_path).height < 12
     assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12
 

@@ -30,7 +30,7 @@ def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True) -> P
         patch.setattr(report, "parts", lambda full: [])
         if not figures:
             patch.setattr(report, "paper_drawings", lambda runs: [])
-        return report.write_report(folder, report.ReportInputs(runs), paper=OPTIONS)
+        return report.write_report(folder, report.ReportInputs(runs), paper=OPTIONS).page
 
 
 def copies(runs: list[Run], folder: Path) -> list[Run]:

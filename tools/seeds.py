@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from internalize.commands.cli import _parse  # pyright: ignore[reportPrivateUsage]  (a command's words, as users give them)
+from internalize.commands.cli import parse
 from internalize.lm.evaluation.linear import against_linear
 from internalize.lm.options import with_method
 from internalize.storage.summaries import lower_median, mean_of, over_seeds
@@ -47,7 +47,7 @@ def each_against_linear(rows: Sequence[Row]) -> list[Row]:
 
 def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse runs whose options are not those of the stored command: their seeds would be of another comparison."""
-    asked = _parse(shlex.split(command)[1:]).command.options
+    asked = parse(shlex.split(command)[1:]).command.options
     for config in configs:
         wanted = with_method(asked, config["method"]).as_json()
         if wrong := sorted(key for key, value in wanted.items() if config.get(key) != value):

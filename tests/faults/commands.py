@@ -93,7 +93,7 @@ _CLOCK = re.compile(r"second|latency|started|took")
 
 def content(out: Path) -> dict[str, Any]:
     """All that a command has left, by path, but for what depends on the clock, and without who may write."""
-    from internalize.parity.experiments.sweep import read_cells
+    from internalize.parity.experiments.phase import read_cells
     from internalize.storage.sweep_store import STORE
 
     found: dict[str, Any] = {}

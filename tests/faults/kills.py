@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from internalize.parity.experiments.sweep import read_cells
+from internalize.parity.experiments.phase import read_cells
 from internalize.storage.sweep_store import STORE
 from tests.faults.alone import Alone
 from tests.faults.children import Ended, Fault

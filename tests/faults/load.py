@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from internalize.parity.experiments.sweep import read_cells
+from internalize.parity.experiments.phase import read_cells
 from internalize.storage.sweep_store import STORE
 from tests.faults.children import PATIENCE, Child, run
 from tests.faults.tally import Tally

@@ -7,7 +7,7 @@ MODULES = """
     internalize.parity.adamw.train internalize.parity.algorithm1.solve internalize.parity.algorithm1.checkpoints
     internalize.parity.certificates internalize.parity.experiments.sweep
     internalize.parity.experiments.curricula internalize.report.reproduce internalize.report.page
-    internalize.report.full internalize.parallel.cluster internalize.lm.training.train
+    internalize.parallel.cluster internalize.lm.training.train
     internalize.lm.evaluation.comparison internalize.lm.evaluation.evaluate internalize.lm.probe.probed_models
     internalize.lm.probe.probe polars rich.console rich.table typeguard matplotlib.backends.backend_svg
     matplotlib.backends.backend_pdf transformers.trainer transformers.models.gpt2.modeling_gpt2
@@ -19,5 +19,5 @@ for name in MODULES.split():
 
 from internalize.commands import cli  # noqa: E402
 
-cli._parse(["train"])  # tyro remembers what it has read of the options
+cli.parse(["train"])  # tyro remembers what it has read of the options
 gc.freeze()  # what is here stays; no child looks through it

@@ -53,7 +53,7 @@ Command = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. Bugs come out as exceptions."""
     try:
-        command = _parse(sys.argv[1:] if argv is None else list(argv))
+        command = parse(sys.argv[1:] if argv is None else list(argv))
         return command()
     except InputError as error:
         say(
@@ -88,7 +88,7 @@ def run() -> NoReturn:
         sys.exit(0)
 
 
-def _parse(argv: list[str]) -> Any:
+def parse(argv: list[str]) -> Any:
     """The command that the words ask for. tyro explains mistakes in a box; the contract wants a line.
 
     Words that no option takes are asked back: tyro would look for similar ones in every command, which takes seconds.

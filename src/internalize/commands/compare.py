@@ -3,12 +3,16 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say
 from internalize.curriculum import METHODS, Method
 from internalize.errors import InputError
 from internalize.parity.options import TrainOptions
+
+if TYPE_CHECKING:
+    from internalize.parallel.runner import RunFolders
+    from internalize.parity.experiments.curricula import CompareOptions
 
 Of = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Of, tuple[str, ...]] = {
@@ -89,8 +93,8 @@ class Compare:
             )
 
         from internalize.commands.progress import ProgressDisplay
+        from internalize.parallel.runner import RunFolders, Runner
         from internalize.parity.experiments.curricula import CompareOptions
-        from internalize.parity.experiments.jobs import ComparisonSettings
 
         options = CompareOptions(
             sizes=sizes,
@@ -113,14 +117,14 @@ class Compare:
         failed: list[dict[str, str]] = []
         lines: list[str] = []
         with ProgressDisplay(f"compare {self.of}") as progress:
-            how = ComparisonSettings(
+            folders = RunFolders(
                 out,
                 self.resume,
-                self.jobs,
-                progress.show,
+                Runner(self.jobs, report=progress.show),
                 lambda run, reason: failed.append({"run": run, "reason": reason}),
             )
-            rows = self._rows(options, how, lines)
+            rows = self._rows(options, folders, lines)
+            lines += self._draw(rows, out)
         if self.json:
             print_json({"rows": rows, "failed": failed, "out": str(out)})
         elif rows:
@@ -129,17 +133,37 @@ class Compare:
             say(line)
         return 2 if failed else 0
 
-    def _rows(self, options: Any, how: Any, lines: list[str]) -> list[dict[str, Any]]:
+    def _rows(self, options: "CompareOptions", folders: "RunFolders", lines: list[str]) -> list[dict[str, Any]]:
         from internalize.parity.experiments.ablations import compare_variants
         from internalize.parity.experiments.curricula import compare, compare_latency
 
         match self.of:
             case "curricula":
-                return compare(options, how, lines.append)
+                return compare(options, folders, lines.append)
             case "latency":
-                return compare_latency(options, how, lines.append)
-            case of:
-                return compare_variants(of, options, how, lines.append)
+                return compare_latency(options, folders, lines.append)
+            case study:
+                return compare_variants(study, options, folders)
+
+    def _draw(self, rows: list[dict[str, Any]], out: Path) -> list[str]:
+        """Draw what has a figure, and return a line for each."""
+        if self.of not in ("latency", "gates"):
+            return []
+        from internalize.report.figures.drawing import Drawing
+        from internalize.report.figures.gates import draw_gates
+        from internalize.report.figures.latency import draw_latency
+        from internalize.report.figures.save import save
+        from internalize.storage.runs import Run
+
+        drawings: dict[str, Drawing] = {}
+        if self.of == "latency":
+            for n in dict.fromkeys(row["n"] for row in rows):
+                drawings[f"latency-n{n}"] = draw_latency([row for row in rows if row["n"] == n])
+        for row in rows if self.of == "gates" else ():
+            name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
+            drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
+            drawings[drawing.name] = drawing
+        return [f"drawn in {save(drawing.figure, out / 'figures', name)}" for name, drawing in drawings.items()]
 
 
 def _size(text: str) -> tuple[int, int]:

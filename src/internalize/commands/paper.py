@@ -1,5 +1,7 @@
 """`internalize paper`."""
 
+import contextlib
+import io
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,14 +42,13 @@ class Paper:
         """Train, draw, write."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.counter import check_seed
-        from internalize.report.full import run_full
         from internalize.report.reproduce import reproduce
 
         if self.processes < 1:
             raise InputError(f"processes={self.processes} must be at least 1")
         first_seed = check_seed(self.seed)
         if self.full:
-            run_full(self.out / FULL, self.processes, say)
+            _run_stored_commands(self.out / FULL, self.processes)
         with ProgressDisplay("paper") as progress:
             result = reproduce(
                 self.out,
@@ -64,3 +65,24 @@ class Paper:
         if not result["holds"]:
             say("not every claim of the paper holds on these runs; the page says which")
         return 0 if result["holds"] else 1
+
+
+def _run_stored_commands(out: Path, jobs: int) -> None:
+    """Run our commands behind the stored results, each in a folder below ``out``; finished runs are reused."""
+    from internalize.commands.cli import parse
+    from internalize.parallel.interrupt import Interrupted
+    from internalize.report.stored import STORED
+
+    for part in STORED:
+        if part.arguments is None:
+            say(f"{part.name}: not a command of ours, shown as stored ({part.command})")
+            continue
+        say(f"{part.name}: {part.command}")
+        command = parse([*part.arguments, "--jobs", str(jobs), "--out", str(out / part.name), "--resume"])
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                status = command()
+        except Interrupted:
+            raise Interrupted("the same command goes on") from None
+        if status:
+            raise InputError(f"`{part.command}` ended with status {status}; the lines above say why")

@@ -1,19 +1,13 @@
 """`internalize sweep`."""
 
-import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
 from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say
-from internalize.errors import InputError
 from internalize.parity.experiments.grid import Kind, parse_grid
-
-if TYPE_CHECKING:
-    from internalize.parity.experiments.sweep import Pool
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,6 @@ class _Cells:
     def __call__(self) -> int:
         """Compute what is missing, and count."""
         seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
-        pool = self._pool()
         grid = parse_grid(self.kind, self.grid)
         if grid.left_out:
             count = len(grid.left_out)
@@ -49,21 +42,16 @@ class _Cells:
             )
 
         from internalize.commands.progress import ProgressDisplay
+        from internalize.parallel.runner import Runner
         from internalize.parity.experiments.sweep import sweep
 
-        out = self.out or default_out("sweep")
-        if self.out is None:
-            say(f"keeping the cells in {out}")
         with ProgressDisplay(f"sweep {self.kind}") as progress:
-            found = sweep(
-                grid.settings,
-                seeds,
-                out,
-                pool,
-                stop_at_failure=self._stops,
-                resume=self.resume,
-                report=progress.show,
-            )
+            runner = Runner(self.jobs, self.on, self.address, attempts=3, report=progress.show)
+            out = self.out or default_out("sweep")
+            if self.out is None:
+                say(f"keeping the cells in {out}")
+            stop = self._stops
+            found = sweep(grid.settings, seeds, out, runner, stop_at_failure=stop, resume=self.resume)
         found["left_out"] = len(grid.left_out) * len(seeds)
         if self.json:
             print_json(found)
@@ -76,19 +64,6 @@ class _Cells:
     @property
     def _stops(self) -> bool:
         return False
-
-    def _pool(self) -> "Pool":
-        from internalize.parallel.cluster import load_ray, run_on_ray
-        from internalize.parallel.pool import run_all
-
-        if self.jobs is not None and not 1 <= self.jobs <= 1024:
-            raise InputError(f"jobs={self.jobs} is outside 1 … 1024")
-        if self.on == "ray":
-            load_ray(self.address)  # before anything is made
-            return functools.partial(run_on_ray, address=self.address, at_once=self.jobs)
-        if self.address is not None:
-            raise InputError(f"address={self.address!r} is of a Ray cluster; add --on ray")
-        return functools.partial(run_all, processes=self.jobs or os.cpu_count() or 1, attempts=3)
 
 
 @dataclass(frozen=True)
@@ -149,7 +124,7 @@ class SweepShow:
 
     def __call__(self) -> int:
         """Read, count, draw."""
-        from internalize.parity.experiments.sweep import keep_where, read_cells, success_rates, varied
+        from internalize.parity.experiments.phase import keep_where, phase_of, read_cells, success_rates, varied
 
         cells = keep_where(read_cells(self.store), self.where)
         by = self.by or tuple(varied(cells))
@@ -157,7 +132,7 @@ class SweepShow:
             found: dict[str, Any] = {"by": list(by), "rows": success_rates(cells, by)}
         else:
             from internalize.report.figures import save
-            from internalize.report.figures.phase import draw_phase, phase_of
+            from internalize.report.figures.phase import draw_phase
 
             found = phase_of(cells, by)
             drawing = draw_phase(**found)

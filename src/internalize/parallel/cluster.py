@@ -29,7 +29,7 @@ def run_on_ray(
     report: Report,
     refused: Refused[J],
     finished: Finished[J],
-    how_to_go_on: str = "--resume goes on",
+    how_to_continue: str = "--resume goes on",
     attempts: int = 3,
 ) -> None:
     """Run the jobs, each on one CPU of the cluster.
@@ -41,7 +41,7 @@ def run_on_ray(
         report: called whenever a job has ended.
         refused: called with a job that cannot be done, and why; the others go on.
         finished: called in this process with a job that was done, and what it handed back.
-        how_to_go_on: what the user is told after an interruption or a crash.
+        how_to_continue: what the user is told after an interruption or a crash.
         attempts: how often a job is begun whose worker dies.
 
     Raises:
@@ -65,9 +65,9 @@ def run_on_ray(
                     crashes.append(f"{jobs[number].name}: {error}")
                     ends.gone(number)
     if interrupt.requested:
-        raise Interrupted(how_to_go_on)
+        raise Interrupted(how_to_continue)
     if crashes:
-        raise RuntimeError(f"{'; '.join(crashes)}; {how_to_go_on}")
+        raise RuntimeError(f"{'; '.join(crashes)}; {how_to_continue}")
 
 
 def _do(job: Job) -> Ended:

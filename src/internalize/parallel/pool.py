@@ -32,10 +32,10 @@ class Job(Protocol):
 
     @property
     def size(self) -> int:
-        """How much there is to do, in the unit of `seen`; 1 or more."""
+        """How much there is to do, in the unit of `report`; 1 or more."""
         ...
 
-    def run(self, seen: ReportProgress) -> object:
+    def run(self, report: ReportProgress, /) -> object:
         """Do it, and hand back what is not in files. Raises InputError if it cannot be done, Interrupted once it has saved
         after SIGTERM.
         """
@@ -56,7 +56,7 @@ def run_all(
     processes: int,
     report: Report,
     refused: Refused[J],
-    how_to_go_on: str = "--resume goes on",
+    how_to_continue: str = "--resume goes on",
     *,
     finished: Finished[J] = lambda job, handed: None,
     attempts: int = 1,
@@ -68,7 +68,7 @@ def run_all(
         processes: how many at once.
         report: called whenever a job says how far it is.
         refused: called with a job that cannot be done, and why; the others go on.
-        how_to_go_on: what the user is told after an interruption or a crash.
+        how_to_continue: what the user is told after an interruption or a crash.
         finished: called in this process with a job that was done, and what it handed back.
         attempts: how often a job is begun whose process dies.
 
@@ -81,11 +81,11 @@ def run_all(
             crew = _ProcessPool(ends, attempts, interrupt)
             crew.work(processes)
             if crew.crashes and not interrupt.requested:
-                raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_go_on}")
+                raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_continue}")
         else:
             _one_by_one(ends, interrupt)
     if interrupt.requested:
-        raise Interrupted(how_to_go_on)
+        raise Interrupted(how_to_continue)
 
 
 @contextlib.contextmanager

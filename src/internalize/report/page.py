@@ -80,6 +80,14 @@ class Picture:
     height: int
 
 
+@dataclass(frozen=True)
+class WrittenReport:
+    """The page that was written, and whether every claim of the paper holds on it."""
+
+    page: Path
+    holds: bool
+
+
 def paper_drawings(runs: Sequence[Run]) -> list[Drawing]:
     """The paper's figures in its order, from the runs of its experiment; attention is of the first seed."""
     return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
@@ -90,8 +98,8 @@ def write_report(
     material: ReportInputs,
     *,
     paper: TrainOptions | None = None,
-) -> Path:
-    """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``, and return the path of the page.
+) -> WrittenReport:
+    """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``.
 
     Args:
         folder: where; made if missing.
@@ -143,7 +151,7 @@ def write_report(
     )
     path = folder / "index.html"
     write_atomically(path, html.encode())
-    return path
+    return WrittenReport(path, all(claim.holds for claim in found_claims))
 
 
 def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 The runs are kept below the report (``runs/<experiment>/seed-<n>``), so that a second call only draws. They are made in
 processes of one thread each: tensors this small gain nothing from threads, and the bits do not depend on the machine's
-number of cores. What takes hours is not made here but by ``full.py``; the page shows stored results of it (``results.py``).
+number of cores. What takes hours is not made here: the page shows stored results
+(``stored.py``), and ``internalize paper --full`` runs their commands.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from internalize.errors import InputError
-from internalize.parallel.pool import Report, run_all
+from internalize.parallel.pool import Report
+from internalize.parallel.runner import KeptJob, RunFolders, Runner
 from internalize.parity.experiments.jobs import (
     SEEDS_PER_BATCH,
     CertifyJob,
-    ParityJob,
     SolveJob,
     SuccessJob,
     TrainJob,
-    tidy_finished,
 )
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.runs import Run
@@ -96,7 +95,6 @@ def reproduce(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    from internalize.report.claims import claims, paper_runs
     from internalize.report.page import write_report
 
     began = time.perf_counter()
@@ -112,23 +110,13 @@ def reproduce(
             job.runs[0].discard()  # it was about the run that is no longer there
         else:
             _discarded_if_unusable(job, say, again=again)
-    for jobs in (plan.runs, plan.certificates):  # certificates are of finished runs
-        refused: list[str] = []
-        tidy_finished(jobs)
-        run_all(
-            [job for job in jobs if not job.finished],
-            processes or os.cpu_count() or 1,
-            report,
-            lambda job, reason, refused=refused: refused.append(reason),
-            "the same command goes on",
-        )
-        if refused:
-            raise InputError("; ".join(dict.fromkeys(refused)))
-    material = plan.material()
-    page = write_report(out, material, paper=paper)
-    holds = all(claim.holds for claim in claims(paper_runs(material.trained, paper), paper))
+    folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))
+    for jobs in (plan.runs, plan.certificates):  # certificates are about finished runs
+        folders.run_missing(jobs, "the same command goes on")
+    written = write_report(out, plan.inputs(), paper=paper)
     figures = sorted(str(path.relative_to(out)) for path in (out / "figures").iterdir())
-    return {"report": str(page), "figures": figures, "holds": holds, "seconds": round(time.perf_counter() - began, 1)}
+    seconds = round(time.perf_counter() - began, 1)
+    return {"report": str(written.page), "figures": figures, "holds": written.holds, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -147,7 +135,7 @@ class ReproductionPlan:
         return self.out / "runs"
 
     @property
-    def runs(self) -> list[ParityJob]:
+    def runs(self) -> list[KeptJob]:
         """What is trained and solved."""
         return [*self.training, self.success, *self.solving]  # many short ones last: the processes end together
 
@@ -194,7 +182,7 @@ class ReproductionPlan:
         jobs = sorted(self.training, key=lambda job: job.options != self.paper)
         return [run for job in jobs for seed, run in zip(job.seeds, job.runs, strict=True) if seed in job.snapshots]
 
-    def material(self) -> "ReportInputs":
+    def inputs(self) -> "ReportInputs":
         """Everything that was made, for the page."""
         from internalize.report.page import ReportInputs
 
@@ -209,7 +197,7 @@ class ReproductionPlan:
         )
 
 
-def _discarded_if_unusable(job: ParityJob, say: Callable[[str], None], *, again: bool) -> set[Path]:
+def _discarded_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: bool) -> set[Path]:
     """Remove a job's runs if one is missing, damaged or has other settings, and return their folders.
 
     All of them, because the last bits of each depend on the others. ``again``: they were all there once.

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from internalize.errors import InputError
-from internalize.parity.experiments.sweep import read_cells
+from internalize.parity.experiments.phase import phase_of, read_cells
 from internalize.report import tables as columns
 from internalize.report.figures.ablations import draw_ablations
 from internalize.report.figures.curricula import draw_curricula
@@ -21,15 +21,14 @@ from internalize.report.figures.gate_rows import draw_gate_rows
 from internalize.report.figures.language import draw_language
 from internalize.report.figures.latency import draw_latency
 from internalize.report.figures.law import draw_law
-from internalize.report.figures.phase import draw_phase, phase_of
+from internalize.report.figures.phase import draw_phase
 from internalize.report.tables import Table
-from internalize.storage.files import present, read_json
+from internalize.storage.files import Json, present, read_json
 from internalize.storage.summaries import ROWS
 from internalize.storage.sweep_store import STORE
 
 FOLDER: Final = Path(__file__).parent / "results"
 """Of the stored results."""
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

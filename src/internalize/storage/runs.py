@@ -31,6 +31,7 @@ from internalize.environment import describe_environment
 from internalize.errors import InputError
 from internalize.storage.files import (
     TEMPORARY_FILE,
+    Json,
     check_seal,
     load_tensors,
     parse_json,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the folder's layout. A reader refuses a version it does not know."""
 
-Json = dict[str, Any]
 
 _BEFORE: dict[str, Json] = {
     "train": {

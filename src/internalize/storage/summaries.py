@@ -4,16 +4,15 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from filelock import FileLock
 
 from internalize.errors import InputError
 from internalize.intervals import mean_interval, wilson
-from internalize.storage.files import present, read_json, write_json, writing
+from internalize.storage.files import Json, present, read_json, write_json, writing
 from internalize.storage.runs import Run
 
-Json = dict[str, Any]
 SOLVED: Final = 0.99
 """Share of right answers from which on a run counts as solved."""
 ROWS: Final = "rows.json"

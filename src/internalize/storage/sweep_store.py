@@ -20,11 +20,20 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
-from internalize.storage.files import parse_json, present, read_json, reading, write_atomically, write_json, writing
+from internalize.storage.files import (
+    Json,
+    parse_json,
+    present,
+    read_json,
+    reading,
+    write_atomically,
+    write_json,
+    writing,
+)
 from internalize.storage.runs import Run
 
 if TYPE_CHECKING:
@@ -39,7 +48,6 @@ _TOGETHER: Final = "cells"
 """In a line of the journal: the rows that were added together."""
 _OWN_FILES: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
 
-Json = dict[str, Any]
 Schema = Mapping[str, type]
 """The columns in their order: bool, int, float or str each. Any of them may be empty."""
 

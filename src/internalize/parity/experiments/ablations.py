@@ -1,4 +1,4 @@
-"""`internalize compare --of ablations | gates | simplifications`: one departure from the paper's model at a time.
+"""`internalize compare --study ablations | gates | simplifications`: one departure from the paper's model at a time.
 
 | what            | departs by                                                 | asks                                             |
 | --------------- | ---------------------------------------------------------- | ------------------------------------------------ |
@@ -12,7 +12,7 @@ is violated in its world and not in the control's.
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,15 +20,9 @@ from typing import Any, Final, Literal
 import torch
 
 from internalize.errors import InputError
-from internalize.parity.experiments.curricula import CompareOptions, Optimizer, Say, default_samples
-from internalize.parity.experiments.jobs import (
-    SEEDS_PER_BATCH,
-    CertifyJob,
-    ComparisonSettings,
-    SolveJob,
-    TrainJob,
-    carry_out,
-)
+from internalize.parallel.runner import RunFolders
+from internalize.parity.experiments.curricula import CompareOptions, Optimizer, default_samples
+from internalize.parity.experiments.jobs import SEEDS_PER_BATCH, CertifyJob, SolveJob, TrainJob
 from internalize.parity.model.link import get_link
 from internalize.parity.model.metrics import measure
 from internalize.parity.model.transformer import BlockTransformer, LevelTransformer, set_weights
@@ -39,7 +33,7 @@ from internalize.parity.task.tree import ParityTree
 from internalize.storage.runs import Run
 from internalize.storage.summaries import SOLVED, Json, keep_rows, lower_median, over_seeds
 
-Of = Literal["ablations", "gates", "simplifications"]
+Study = Literal["ablations", "gates", "simplifications"]
 CONTROL: Final = "control"
 
 
@@ -72,7 +66,7 @@ _ARCHITECTURE: Final[tuple[Mapping[str, Any], ...]] = (
     {"mask": "causal"},
     {"link": "quartic"},
 )
-VARIANTS: Final[dict[Of, tuple[Variant, ...]]] = {
+VARIANTS: Final[dict[Study, tuple[Variant, ...]]] = {
     "ablations": (
         *_variants("adamw", *_ARCHITECTURE, {"lr": 0.01}, {"lr": 0.03}, {"lr": 0.3}),
         *_variants(
@@ -99,39 +93,31 @@ VARIANTS: Final[dict[Of, tuple[Variant, ...]]] = {
 }
 
 
-def compare_variants(
-    of: Of, options: CompareOptions, how: ComparisonSettings, say: Say = lambda line: None
-) -> list[Json]:
+def compare_variants(study: Study, options: CompareOptions, folders: RunFolders) -> list[Json]:
     """Make every run that is missing, at the first of the sizes, and return a row for each variant.
 
-    The runs are in ``out/<of>``, and the rows also in ``out/rows.json``. Learned gates are drawn in ``out/figures``.
+    The runs are in ``out/<study>``, and the rows also in ``out/rows.json``.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    entries = [_VariantRuns(of, variant, options, how.out) for variant in _chosen(of, options)]
-    carry_out([job for entry in entries for job in entry.jobs()], how)
-    if of == "ablations":
-        carry_out([entry.certify() for entry in entries if entry.runs()], how)
+    entries = [_VariantRuns(study, variant, options, folders.out) for variant in _chosen(study, options)]
+    folders.fill([job for entry in entries for job in entry.jobs()])
+    if study == "ablations":
+        folders.fill([entry.certify() for entry in entries if entry.runs()])
     rows = [row for entry in entries if entry.runs() and (row := entry.row())]
-    if of == "ablations":
+    if study == "ablations":
         _explain(rows, entries)
-    kept = keep_rows(how.out, of, rows)
-    if of == "gates":
-        for entry in entries:
-            if runs := entry.runs():
-                n, k = options.sizes[0]
-                _draw(runs, how.out, f"{entry.variant.folder}-n{n}-k{k}", say)
-    return kept
+    return keep_rows(folders.out, study, rows)
 
 
-def _chosen(of: Of, options: CompareOptions) -> list[Variant]:
+def _chosen(study: Study, options: CompareOptions) -> list[Variant]:
     """The variants that are asked for, in their order; all unless some are named."""
     if len(options.sizes) > 1:
-        raise InputError(f"sizes={options.sizes}: --of {of} takes one size")
-    found = [variant for variant in VARIANTS[of] if variant.optimizer in options.optimizers]
+        raise InputError(f"sizes={options.sizes}: --study {study} takes one size")
+    found = [variant for variant in VARIANTS[study] if variant.optimizer in options.optimizers]
     if not found:
-        raise InputError(f"optimizers={options.optimizers}: --of {of} has variants under adamw only")
+        raise InputError(f"optimizers={options.optimizers}: --study {study} has variants under adamw only")
     names = list(dict.fromkeys(variant.what for variant in found))
     for name in options.variants:
         if name not in names:
@@ -143,7 +129,7 @@ def _chosen(of: Of, options: CompareOptions) -> list[Variant]:
 class _VariantRuns:
     """One variant over its seeds: the runs of one row."""
 
-    of: Of
+    study: Study
     variant: Variant
     options: CompareOptions
     out: Path
@@ -151,7 +137,7 @@ class _VariantRuns:
     @property
     def place(self) -> Path:
         n, k = self.options.sizes[0]
-        return Path(self.of) / f"n{n}-k{k}" / self.variant.optimizer / self.variant.folder
+        return Path(self.study) / f"n{n}-k{k}" / self.variant.optimizer / self.variant.folder
 
     def jobs(self) -> Iterator[TrainJob | SolveJob]:
         (n, k), seeds = self.options.sizes[0], self.options.seeds
@@ -265,11 +251,3 @@ def _explain(rows: Sequence[Json], entries: Sequence[_VariantRuns]) -> None:
             before = {c["statement"] for c in known if c["verdict"] == "violated"}
             new = [c for c in found if c["verdict"] == "violated" and c["statement"] not in before]
             row["turned"] = [{key: c[key] for key in told} for c in new]
-
-
-def _draw(runs: Sequence[Run], out: Path, name: str, say: Callable[[str], None]) -> None:
-    from internalize.report.figures.gates import draw_gates
-    from internalize.report.figures.save import save
-
-    drawing = draw_gates(runs, name)
-    say(f"drawn in {save(drawing.figure, out / 'figures', drawing.name)}")

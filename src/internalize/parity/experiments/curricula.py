@@ -22,7 +22,8 @@ from typing import Any, Final, Literal, get_args
 from internalize.counter import check_seed
 from internalize.curriculum import METHODS, Curriculum, Method
 from internalize.errors import InputError
-from internalize.parity.experiments.jobs import ComparisonSettings, DescentJob, TrainJob, carry_out
+from internalize.parallel.runner import RunFolders
+from internalize.parity.experiments.jobs import DescentJob, TrainJob
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.parity.task.tree import Levels
 from internalize.storage.runs import Run
@@ -87,7 +88,7 @@ class CompareOptions:
         return TrainOptions(n=n, k=k, **asked)
 
 
-def compare(options: CompareOptions, how: ComparisonSettings, say: Say = lambda line: None) -> list[Json]:
+def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[Json]:
     """Make every run that is missing, and return a row for each size, optimizer and method.
 
     The runs are in ``out/curricula``, and the rows also in ``out/rows.json``.
@@ -96,13 +97,13 @@ def compare(options: CompareOptions, how: ComparisonSettings, say: Say = lambda 
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
     entries = [
-        (_AdamW if optimizer == "adamw" else _Algorithm)(options, how.out, n, k, method)
+        (_AdamW if optimizer == "adamw" else _Algorithm)(options, folders.out, n, k, method)
         for n, k in options.sizes
         for optimizer in options.optimizers
         for method in options.methods
     ]
     # Seed by seed, so that whoever stops early has something of every method.
-    carry_out([job for seed in options.seeds for entry in entries for job in entry.jobs(seed)], how)
+    folders.fill([job for seed in options.seeds for entry in entries for job in entry.jobs(seed)])
     found = [row for entry in entries if (row := entry.row())]
     _add_latency(found, options.repeats)
     for row in found:
@@ -111,7 +112,7 @@ def compare(options: CompareOptions, how: ComparisonSettings, say: Say = lambda 
                 f"n={row['n']} k={row['k']} {row['optimizer']}: {row['idle_stages']} of the {row['stages']} stages of "
                 f"{row['method']} are idle, the level being learned already"
             )
-    return keep_rows(how.out, "curricula", found)
+    return keep_rows(folders.out, "curricula", found)
 
 
 @dataclass(frozen=True)
@@ -266,32 +267,24 @@ def _add_latency(rows: Sequence[Json], repeats: int) -> None:
             row |= {name: latency.median, f"{name}_low": latency.low, f"{name}_high": latency.high}
 
 
-def compare_latency(options: CompareOptions, how: ComparisonSettings, say: Say = lambda line: None) -> list[Json]:
-    """Time every way to answer at every size and batch; the rows are also in ``out/rows.json``, and drawn."""
+def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[Json]:
+    """Time every way to answer at every size and batch; the rows are also in ``out/rows.json``."""
     from internalize.parity.model.latency import BATCHES, measure_latency, new_models
-    from internalize.report.figures.latency import draw_latency
-    from internalize.report.figures.save import save
 
     subjects = [subject for n, k in options.sizes for subject in new_models(n, k)]
     found: list[Json] = []
     for place, batch in enumerate(BATCHES):
-        how.report(place, len(BATCHES), f"batch {batch}")
+        folders.runner.report(place, len(BATCHES), f"batch {batch}")
         for subject, latency in zip(subjects, measure_latency(subjects, batch, options.repeats), strict=True):
             levels = subject.model.levels
             size = {"by": subject.by, "n": levels.n, "k": levels.k, "batch": batch, "passes": subject.passes}
-            found.append(
-                {
-                    **size,
-                    "latency_ms": latency.median,
-                    "latency_ms_low": latency.low,
-                    "latency_ms_high": latency.high,
-                    "repeats": latency.repeats,
-                }
-            )
-    how.report(len(BATCHES), len(BATCHES), "timed")
+            measured = {
+                "latency_ms": latency.median,
+                "latency_ms_low": latency.low,
+                "latency_ms_high": latency.high,
+                "repeats": latency.repeats,
+            }
+            found.append({**size, **measured})
+    folders.runner.report(len(BATCHES), len(BATCHES), "timed")
     say("weights are those before training: an answer takes as long whatever they are")
-    kept = keep_rows(how.out, "latency", found)
-    for n in dict.fromkeys(n for n, _ in options.sizes):
-        drawing = draw_latency([row for row in found if row["n"] == n])
-        say(f"drawn in {save(drawing.figure, how.out / 'figures', f'{drawing.name}-n{n}')}")
-    return kept
+    return keep_rows(folders.out, "latency", found)

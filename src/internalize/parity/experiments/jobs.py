@@ -1,21 +1,27 @@
-"""Runs of the parity wing as jobs for a pool of processes (``internalize.parallel.pool``), one thread each.
+"""Runs of the parity wing as jobs for `internalize.parallel`, one thread each.
 
-Tensors this small gain nothing from threads, and the bits do not depend on the machine's number of cores.
+Tensors this small gain nothing from threads, and with one thread the bits do not depend on the machine's number of cores.
 """
 
-from abc import ABC, abstractmethod
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_origin
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.parallel.pool import Report, ReportProgress, run_all, torch_threads
+from internalize.parallel.pool import ReportProgress, torch_threads
+from internalize.parallel.runner import KeptJob
+from internalize.parity.experiments.grid import Kind, Options, option_types
 from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.files import Json
 from internalize.storage.runs import Run, begin_runs
 from internalize.storage.summaries import SOLVED
+from internalize.storage.sweep_store import Schema
 
 if TYPE_CHECKING:
     from internalize.parity.algorithm1.solve import SolveState
@@ -25,68 +31,7 @@ SEEDS_PER_BATCH: Final = 10
 
 
 @dataclass(frozen=True)
-class ComparisonSettings:
-    """Where a comparison keeps its runs, how many are made at once, and who is told."""
-
-    out: Path
-    resume: bool = False
-    processes: int = 1
-    report: Report = lambda done, total, seen: None
-    refused: Callable[[str, str], None] | None = None
-    """Called with the name of a run that cannot be made, and why. Without this, an InputError once the others are made."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.processes <= 1024:
-            raise InputError(f"jobs={self.processes} is outside 1 … 1024")
-        if Run(self.out).exists:
-            raise InputError(f"{self.out} is a run folder itself; a comparison keeps its runs in folders below --out")
-
-
-@dataclass(frozen=True)
-class ParityJob(ABC):
-    """Something that is kept in run folders."""
-
-    out: Path
-    place: Path
-    """Of the run's folder, or of the folder that holds the runs, below ``out``."""
-
-    @property
-    def runs(self) -> list[Run]:
-        """All that there are to make, as far as is known."""
-        return [Run(self.out / self.place)]
-
-    @property
-    def name(self) -> str:
-        """The folder below ``out``."""
-        return str(self.place)
-
-    @property
-    def size(self) -> int:
-        """Updates, or runs."""
-        return 1
-
-    @property
-    def finished(self) -> bool:
-        """Whether there is nothing left to do."""
-        return all(run.finished for run in self.runs)
-
-    def check(self, *, resume: bool) -> None:
-        """Refuse folders that have runs already, unless they are to be continued, and finished runs that are damaged."""
-        from internalize.parity.algorithm1.checkpoints import read_solved
-
-        for run in self.runs:
-            if run.exists and not resume:
-                raise InputError(f"{run.path}: this run was begun already; add --resume, or choose another --out")
-            if run.finished:
-                read_solved(run)
-
-    @abstractmethod
-    def run(self, seen: ReportProgress) -> None:
-        """Make the runs that are missing, and go on with those that were begun."""
-
-
-@dataclass(frozen=True)
-class TrainJob(ParityJob):
+class TrainJob(KeptJob):
     """Runs of `train` that differ in their seeds only, trained together."""
 
     options: TrainOptions
@@ -123,41 +68,42 @@ class TrainJob(ParityJob):
                 if seed in self.snapshots:
                     check_snapshots(run)
 
-    def run(self, seen: ReportProgress) -> None:
+    def run(self, report: ReportProgress) -> None:
         """Train the runs, or continue them; finished ones are left as they are."""
         from internalize.parity.adamw.train import TrainProgress, train
 
-        def report(now: TrainProgress) -> None:
+        def on_progress(now: TrainProgress) -> None:
             accuracy = sum(m["accuracy"] for m in now.metrics) / len(now.metrics)
-            seen(now.done, f"stage {now.metrics[0]['stage']}/{now.stages}  accuracy {accuracy:.3f}")
+            report(now.done, f"stage {now.metrics[0]['stage']}/{now.stages}  accuracy {accuracy:.3f}")
 
         with torch_threads(1):
-            train(self.options, self.seeds, self.runs, snapshots=self.snapshots, resume=True, report=report)
+            train(self.options, self.seeds, self.runs, snapshots=self.snapshots, resume=True, report=on_progress)
 
 
 @dataclass(frozen=True)
-class SolveJob(ParityJob):
+class SolveJob(KeptJob):
     """One run of Algorithm 1, with the gradient and the weights of every stage."""
 
     options: SolveOptions
 
     def check(self, *, resume: bool) -> None:
         """The same, and the options must be the run's; every stage of a finished run must have its weights."""
-        from internalize.parity.algorithm1.checkpoints import solve_config
+        from internalize.parity.algorithm1.checkpoints import read_solved, solve_config
 
-        super().check(resume=resume)
         run = self.runs[0]
         run.check("solve", solve_config(self.options), resume=resume)
+        if run.finished:
+            read_solved(run)
         if run.finished and [step for step, _ in run.snapshots()] != list(range(1, len(run.result["stages"]) + 1)):
             raise InputError(f"{run.path / 'snapshots'} has not the weights of every stage; remove the run's folder")
 
-    def run(self, seen: ReportProgress) -> None:
+    def run(self, report: ReportProgress) -> None:
         """Solve, or go on with the next stage."""
-        _solve(self.options, self.runs[0], 0, seen, snapshots=True)
+        _solve(self.options, self.runs[0], 0, report, snapshots=True)
 
 
 @dataclass(frozen=True)
-class DescentJob(ParityJob):
+class DescentJob(KeptJob):
     """Runs of Algorithm 1 at fewer and fewer samples a stage, by factors of √2, until one fails; and one at given samples."""
 
     options: SolveOptions
@@ -169,6 +115,16 @@ class DescentJob(ParityJob):
     def size(self) -> int:
         """Runs. How many there will be is not known beforehand: taken to be a dozen."""
         return 12
+
+    def check(self, *, resume: bool) -> None:
+        """Refuse folders that were started, unless they are to be continued, and finished runs that are damaged."""
+        from internalize.parity.algorithm1.checkpoints import read_solved
+
+        for run in self.runs:
+            if run.exists and not resume:
+                raise InputError(f"{run.path}: this run was begun already; add --resume, or choose another --out")
+            if run.finished:
+                read_solved(run)
 
     def descent(self) -> Iterator[Run]:
         """The runs at fewer and fewer samples, up to the first that failed or is not finished yet."""
@@ -191,20 +147,20 @@ class DescentJob(ParityJob):
         """All that there are to make, as far as is known."""
         return [self.at(self.equal), *self.descent()]
 
-    def run(self, seen: ReportProgress) -> None:
+    def run(self, report: ReportProgress) -> None:
         """Make the runs that are missing; the descent looks at each before it goes on to the next."""
         for number, run in enumerate(chain([self.at(self.equal)], self.descent())):
             if not run.finished:
                 samples = int(run.path.name.removeprefix("samples-"))
-                _solve(replace(self.options, samples=samples), run, min(number, self.size), seen)
+                _solve(replace(self.options, samples=samples), run, min(number, self.size), report)
 
 
-def _solve(options: SolveOptions, run: Run, done: int, seen: ReportProgress, *, snapshots: bool = False) -> None:
+def _solve(options: SolveOptions, run: Run, done: int, report: ReportProgress, *, snapshots: bool = False) -> None:
     from internalize.parity.algorithm1.checkpoints import solve_kept
 
     def on_stage(solving: "SolveState") -> None:
         record = solving.records[-1]
-        seen(done, f"B={solving.samples[1]}  stage {record.stage}  margin {record.margin:.2f} K")
+        report(done, f"B={solving.samples[1]}  stage {record.stage}  margin {record.margin:.2f} K")
         if interrupt.requested:  # all finished stages are saved
             raise Interrupted
 
@@ -213,7 +169,7 @@ def _solve(options: SolveOptions, run: Run, done: int, seen: ReportProgress, *, 
 
 
 @dataclass(frozen=True)
-class CertifyJob(ParityJob):
+class CertifyJob(KeptJob):
     """The certificates of a finished run, kept in a folder of their own."""
 
     subject: Path
@@ -226,7 +182,7 @@ class CertifyJob(ParityJob):
         if kept.finished and not isinstance(kept.result.get("certificates"), list):
             raise InputError(f"{kept.path / 'result.json'} has no list of certificates")
 
-    def run(self, seen: ReportProgress) -> None:
+    def run(self, report: ReportProgress) -> None:
         """Check every statement."""
         from internalize.parity.certificates import World, certify
 
@@ -237,7 +193,7 @@ class CertifyJob(ParityJob):
 
 
 @dataclass(frozen=True)
-class SuccessJob(ParityJob):
+class SuccessJob(KeptJob):
     """How many of some seeds Algorithm 1 solves at each of several numbers of samples; their weights are not kept."""
 
     options: SolveOptions
@@ -265,52 +221,159 @@ class SuccessJob(ParityJob):
             if [point.get("samples") for point in listed if isinstance(point, dict)] != [*self.samples]:
                 raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
 
-    def run(self, seen: ReportProgress) -> None:
+    def run(self, report: ReportProgress) -> None:
         """One number of samples after another; stopped, it begins anew: all of it is seconds."""
-        from internalize.parity.algorithm1.solve import solve
-
         kept, first = self.runs[0], self.options.seed
-        with (
-            torch_threads(1),
-            begin_runs([kept], "success", [self.config], resume=True),
-            Interruptible() as interrupt,
-        ):
-            points: list[dict[str, int]] = []
+        seeds = tuple(range(first, first + self.seeds))
+        with begin_runs([kept], "success", [self.config], resume=True), Interruptible() as interrupt:
+            points: list[Json] = []
             for samples in self.samples:
-                successes = 0
-                for number in range(self.seeds):
-                    asked = replace(self.options, samples=samples, seed=first + number)
-                    successes += solve(asked, stop_at_failure=True).exact_recovery
-                    if interrupt.requested:
-                        raise Interrupted
+                job = CellJob(replace(self.options, samples=samples), seeds, stop_at_failure=True)
+                successes = sum(row["exact_recovery"] for row in job.run(lambda done, text: None))
+                if interrupt.requested:
+                    raise Interrupted
                 points.append({"samples": samples, "seeds": self.seeds, "successes": successes})
-                seen(len(points) * self.seeds, f"B={samples}  {successes} of {self.seeds} solved")
+                report(len(points) * self.seeds, f"B={samples}  {successes} of {self.seeds} solved")
             kept.finish({"points": points})
 
 
-def tidy_finished(jobs: Sequence[ParityJob]) -> None:
-    """Remove what a kill after a run's result has left in its folder."""
-    for run in (run for job in jobs for run in job.runs if run.finished):
-        run.tidy()
+# Cells of a sweep, whose rows go to one store
+
+_RESULTS: Final[dict[Kind, dict[str, type]]] = {
+    "solve": {
+        "exact_recovery": bool,
+        "accuracy": float,
+        "l2_error": float,
+        "max_error": float,
+        "samples_per_stage": int,
+        "K_used": float,
+        "steps": int,
+        "failed_stage": int,
+        "idle_stages": int,
+        "seconds": float,
+    },
+    "train": {
+        "accuracy": float,
+        "l2_error": float,
+        "max_error": float,
+        "min_child_attention": float,
+        "steps_made": int,
+        "samples": int,
+        "together": str,
+        "seconds": float,
+    },
+}
+"""What a cell's result adds to its options, which stay as they were asked for: the steps that `train` made in all, and the K
+that `solve` took, have names of their own."""
 
 
-def carry_out(jobs: Sequence[ParityJob], how: ComparisonSettings) -> None:
-    """Make the runs that are missing; refuse before any if a folder is not theirs.
+@dataclass(frozen=True)
+class CellJob:
+    """Cells that are computed together: one of `solve`, or seeds of one setting of `train`."""
 
-    Raises:
-        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
-    """
-    for job in jobs:
-        job.check(resume=how.resume)
-    failures: list[str] = []
+    options: Options
+    seeds: tuple[int, ...]
+    stop_at_failure: bool = False
 
-    def refused(job: ParityJob, reason: str) -> None:
-        failures.append(f"{job.name}: {reason}")
-        if how.refused is not None:
-            how.refused(job.name, reason)
+    @property
+    def kind(self) -> Kind:
+        """Whose options these are."""
+        return "solve" if isinstance(self.options, SolveOptions) else "train"
 
-    again = f"the same command with --out {how.out} --resume goes on"
-    tidy_finished(jobs)
-    run_all([job for job in jobs if not job.finished], how.processes, how.report, refused, again)
-    if failures and how.refused is None:
-        raise InputError("; ".join(failures))
+    @property
+    def name(self) -> str:
+        """Size and seeds."""
+        first, last = self.seeds[0], self.seeds[-1]
+        return f"n={self.options.n} k={self.options.k} seed {first}" + (f" … {last}" if last != first else "")
+
+    @property
+    def size(self) -> int:
+        """Cells."""
+        return len(self.seeds)
+
+    def rows(self) -> list[Json]:
+        """What is known of each cell before it is computed."""
+        flat = flat_options(self.options)
+        if self.kind == "solve":
+            flat["stop_at_failure"] = self.stop_at_failure
+        rows = [{**flat, "seed": seed} for seed in self.seeds]
+        return [{"cell": _digest(self.kind, row), **row} for row in rows]
+
+    def run(self, report: ReportProgress) -> list[Json]:
+        """Compute the cells. Asked to stop, it does so at the next stage or evaluation, and there is nothing to keep."""
+
+        def go_on(text: str) -> None:
+            report(0, text)
+            if interrupt.requested:
+                raise Interrupted
+
+        with torch_threads(1), Interruptible() as interrupt:
+            if isinstance(self.options, SolveOptions):
+                results = [self._solve(self.options, seed, go_on) for seed in self.seeds]
+            else:
+                results = _train(self.options, self.seeds, go_on)
+        return [
+            {**row, "status": "done", "reason": None, **result}
+            for row, result in zip(self.rows(), results, strict=True)
+        ]
+
+    def refused(self, reason: str) -> list[Json]:
+        """The rows of cells that cannot be computed."""
+        return [{**row, "status": "failed", "reason": reason} for row in self.rows()]
+
+    def _solve(self, options: SolveOptions, seed: int, go_on: Callable[[str], None]) -> Json:
+        from internalize.parity.algorithm1.solve import solve
+
+        found = solve(
+            replace(options, seed=seed),
+            stop_at_failure=self.stop_at_failure,
+            on_stage=lambda solving: go_on(f"stage {len(solving.records)}"),
+        ).to_json()
+        return {name: found[name] for name in found if name not in ("stages", "K", "grid")} | {"K_used": found["K"]}
+
+
+def _train(options: TrainOptions, seeds: Sequence[int], go_on: Callable[[str], None]) -> list[Json]:
+    from internalize.parity.adamw.train import train
+
+    try:
+        results = train(
+            options, seeds, report=lambda now: go_on(f"stage {now.metrics[0]['stage']}, step {now.done}/{now.total}")
+        )
+    except InputError:
+        if len(seeds) == 1:
+            raise
+        # One that diverges must not take the others with it.
+        alone: list[Json] = []
+        for seed in seeds:
+            try:
+                alone += _train(options, [seed], go_on)
+            except InputError as error:
+                alone.append({"status": "failed", "reason": str(error)})
+        return alone
+    company = " ".join(map(str, seeds))
+    return [{"together": company, "steps_made": result.pop("steps"), **result} for result in results]
+
+
+def flat_options(options: Options) -> Json:
+    """The options of a cell as columns: a list is written as the grid's words have it."""
+    kinds = option_types("solve" if isinstance(options, SolveOptions) else "train")
+    values = {name: value for name, value in asdict(options).items() if name in kinds}
+    for name, value in values.items():
+        if get_origin(kinds[name]) is tuple:
+            values[name] = "+".join(map(str, value))
+        elif kinds[name] is float and value is not None:
+            values[name] = float(value)  # 20 and 20.0 are one cell
+    return values
+
+
+@cache
+def cell_schema(kind: Kind) -> Schema:
+    """The columns of a kind's cells."""
+    options = {name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()}
+    extra = {"stop_at_failure": bool} if kind == "solve" else {}
+    return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_RESULTS[kind]}
+
+
+def _digest(kind: Kind, row: Json) -> str:
+    content = json.dumps({"kind": kind, **row}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -2,26 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any, Final
 
-import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
-from internalize.errors import InputError
-from internalize.parity.experiments.crossing import half_crossing
-from internalize.parity.experiments.sweep import check_columns, success_rates, varied
-from internalize.parity.options import StepOptions
-from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.style import FAINT, INK, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
-
-Json = dict[str, Any]
-_AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none"}
-"""What the prediction is of."""
+from internalize.storage.files import Json
 
 
 def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) -> Drawing:
@@ -64,72 +54,6 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
     )
 
 
-def phase_of(cells: pl.DataFrame, by: Sequence[str]) -> Json:
-    """All that a phase diagram shows of a sweep's cells: ``by``, ``rows`` and ``half``, as `draw_phase` takes them."""
-    half = half_points(cells, by)
-    return {"by": list(by), "rows": success_rates(cells, by), "half": half}
-
-
-def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
-    """Where half of all runs succeed at each value of the option across: measured and predicted. Only over samples.
-
-    An object has the options it is of, `measured` with `low` and `high` (null where one half is not crossed), `predicted` (null
-    where the prediction is of another model) and `deviation`, the measured over the predicted less 1.
-    """
-    x, y = _check(cells, by)
-    if not _by_samples(cells, y):
-        return []
-    points: list[Json] = []
-    for value, own in _panels(cells, by):
-        for column in own[x].unique().sort().to_list():
-            runs = own.filter(pl.col(x).eq_missing(column) & (pl.col("status") == "done"))
-            rates = success_rates(runs, [y])
-            trials = [row["cells"] for row in rates]
-            crossing = half_crossing([row[y] for row in rates], [row["successes"] for row in rates], trials)
-            predicted = _predicted(runs)
-            point: Json = {x: column} | ({by[2]: value} if len(by) > 2 else {})
-            point |= dict.fromkeys(("measured", "low", "high", "deviation")) | {"predicted": predicted}
-            if crossing is not None:
-                point |= {"measured": crossing.at, "low": crossing.low, "high": crossing.high}
-                point["deviation"] = crossing.at / predicted - 1 if predicted else None
-            points.append(point)
-    return points
-
-
-def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
-    """Refuse what one figure cannot show: cells at one place that differ in something else than the seed."""
-    if len(by) not in (2, 3):
-        raise InputError(
-            f"by={' '.join(by)}: the phase diagram of --figure has an option across, one upwards, and perhaps one for panels"
-        )
-    check_columns(cells, by)
-    if cells.is_empty():
-        raise InputError("there are no cells to draw")
-    rest = [name for name in varied(cells) if name not in by]
-    if rest:
-        counts = cells.group_by(list(by)).agg(pl.col(rest).n_unique()).select(rest).max().row(0)
-        if other := next((name for name, count in zip(rest, counts, strict=True) if count > 1), None):
-            raise InputError(f"cells with the same {', '.join(by)} differ in {other}; choose by --where {other}=…")
-    return by[0], by[1]
-
-
-def _panels(cells: pl.DataFrame, by: Sequence[str]) -> list[tuple[object, pl.DataFrame]]:
-    if len(by) < 3:
-        return [(None, cells)]
-    return [(value, cells.filter(pl.col(by[2]).eq_missing(value))) for value in cells[by[2]].unique().sort().to_list()]
-
-
-def _predicted(runs: pl.DataFrame) -> int | None:
-    """The samples for one half at the setting of these runs; None where there is no prediction."""
-    if runs.is_empty():
-        return None
-    names = [field.name for field in fields(StepOptions)]
-    settings = runs.select(*names, *_AS_PREDICTED).unique().to_dicts()
-    if len(settings) > 1 or any(settings[0].pop(name) != value for name, value in _AS_PREDICTED.items()):
-        return None
-    return None if settings[0]["grid"] == "none" else Setting(**settings[0]).samples_for(0.5)
-
-
 def _heat(
     axes: Axes, rows: Sequence[Json], columns: Sequence[Any], heights: Sequence[Any] | None, x: str, y: str
 ) -> None:
@@ -157,10 +81,6 @@ def _values(rows: Sequence[Json], name: str) -> list[Any]:
     """The values of an option, in their order; the default first."""
     found = {row[name] for row in rows}
     return [*([None] if None in found else []), *sorted(found - {None})]
-
-
-def _by_samples(cells: pl.DataFrame, y: str) -> bool:
-    return y == "samples" and "exact_recovery" in cells.columns and not cells[y].has_nulls()
 
 
 def _label(value: object) -> str:

@@ -1,0 +1,157 @@
+"""One runner for many configurations: `compare`, `sweep`, `paper` and `lm compare` only describe what to run.
+
+| class      | what it is                                                                                  |
+| ---------- | ------------------------------------------------------------------------------------------- |
+| Runner     | where jobs run: processes of this machine or a Ray cluster, how many at a time, who watches  |
+| KeptJob    | a job that keeps its results in run folders, so that it can be resumed                      |
+| RunFolders | a folder of run folders: `fill` runs the jobs that are not finished there                    |
+
+A sweep keeps its rows in `storage.sweep_store` instead and hands results to the store itself.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from internalize.errors import InputError
+from internalize.parallel.cluster import load_ray, run_on_ray
+from internalize.parallel.pool import J, Report, ReportProgress, run_all
+from internalize.storage.runs import Run
+
+Backend = Literal["processes", "ray"]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Where jobs run, and who is told about their progress."""
+
+    processes: int | None = None
+    """Jobs at a time. Default: as many as there are cores, or CPUs of the cluster."""
+    backend: Backend = "processes"
+    address: str | None = None
+    """Address of the Ray cluster. Default: a cluster of this machine alone."""
+    attempts: int = 1
+    """How often a job is started whose process dies."""
+    report: Report = lambda done, total, seen: None
+
+    def __post_init__(self) -> None:
+        if self.processes is not None and not 1 <= self.processes <= 1024:
+            raise InputError(f"jobs={self.processes} is outside 1 … 1024")
+        if self.backend == "ray":
+            load_ray(self.address)  # refuse a missing cluster before anything is written
+        elif self.address is not None:
+            raise InputError(f"address={self.address!r} is of a Ray cluster; add --backend ray")
+
+    def run(
+        self,
+        jobs: Sequence[J],
+        *,
+        refused: Callable[[J, str], None],
+        finished: Callable[[J, Any], None] = lambda job, result: None,
+        report: Report | None = None,
+        how_to_continue: str,
+    ) -> None:
+        """Run the jobs. `refused` and `finished` are called in this process, with each job that ends.
+
+        Raises:
+            Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+        """
+        report = report or self.report
+        if self.backend == "ray":
+            run_on_ray(
+                jobs,
+                self.address,
+                self.processes,
+                report=report,
+                refused=refused,
+                finished=finished,
+                how_to_continue=how_to_continue,
+                attempts=self.attempts,
+            )
+            return
+        processes = self.processes or os.cpu_count() or 1
+        run_all(jobs, processes, report, refused, how_to_continue, finished=finished, attempts=self.attempts)
+
+
+@dataclass(frozen=True)
+class KeptJob(ABC):
+    """A job that keeps its results in run folders."""
+
+    out: Path
+    place: Path
+    """Path below ``out`` of the job's run folder, or of the folder that holds its runs."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs of this job, as far as they are known beforehand."""
+        return [Run(self.out / self.place)]
+
+    @property
+    def name(self) -> str:
+        """The path below ``out``."""
+        return str(self.place)
+
+    @property
+    def size(self) -> int:
+        """How much there is to do: updates, or runs."""
+        return 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(run.finished for run in self.runs)
+
+    @abstractmethod
+    def check(self, *, resume: bool) -> None:
+        """Refuse folders that cannot become this job's, and finished runs that are damaged."""
+
+    @abstractmethod
+    def run(self, report: ReportProgress) -> None:
+        """Make the runs that are missing, and continue those that were started."""
+
+
+@dataclass(frozen=True)
+class RunFolders:
+    """A folder of run folders, filled by jobs."""
+
+    out: Path
+    resume: bool = False
+    runner: Runner = Runner(1)
+    on_refused: Callable[[str, str], None] | None = None
+    """Called with the name of a job that cannot be done, and why. Default: an InputError once the other jobs are done."""
+
+    def __post_init__(self) -> None:
+        if Run(self.out).exists:
+            raise InputError(f"{self.out} is a run folder itself; a comparison keeps its runs in folders below --out")
+
+    def fill(self, jobs: Sequence[KeptJob]) -> None:
+        """Run the jobs that are not finished. If one of the folders cannot be used, refuse before any job runs.
+
+        Raises:
+            Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+        """
+        for job in jobs:
+            job.check(resume=self.resume)
+        self.run_missing(jobs, f"the same command with --out {self.out} --resume goes on")
+
+    def run_missing(self, jobs: Sequence[KeptJob], how_to_continue: str) -> None:
+        """Run the jobs that are not finished, without checking their folders first."""
+        for run in (run for job in jobs for run in job.runs if run.finished):
+            run.tidy()  # a process killed after it wrote the result may have left a checkpoint
+        refusals: list[str] = []
+
+        def refused(job: KeptJob, reason: str) -> None:
+            refusals.append(f"{job.name}: {reason}")
+            if self.on_refused is not None:
+                self.on_refused(job.name, reason)
+
+        self.runner.run(
+            [job for job in jobs if not job.finished],
+            refused=refused,
+            how_to_continue=how_to_continue,
+        )
+        if refusals and self.on_refused is None:
+            raise InputError("; ".join(dict.fromkeys(refusals)))

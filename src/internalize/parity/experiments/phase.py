@@ -1,0 +1,151 @@
+"""What a sweep found: success rates by options, and where half of all runs succeed against the prediction."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from internalize.errors import InputError
+from internalize.intervals import wilson
+from internalize.parity.experiments.crossing import half_crossing
+from internalize.parity.experiments.grid import Kind, option_types
+from internalize.parity.experiments.jobs import cell_schema
+from internalize.parity.options import StepOptions
+from internalize.parity.theory.prediction import Setting
+from internalize.storage.conditions import condition, is_value
+from internalize.storage.files import Json
+from internalize.storage.summaries import SOLVED
+from internalize.storage.sweep_store import CellStore, kind_of
+
+_AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none"}
+"""What the prediction is of."""
+
+
+def read_cells(out: Path) -> pl.DataFrame:
+    """The cells of a sweep as a frame, with `success`: every layer recovered, or 99 % of the answers right."""
+    kind = kind_of(out)
+    if kind not in ("train", "solve"):
+        raise InputError(f"{out} holds a sweep of {kind!r}, which is neither train nor solve")
+    frame = CellStore(out, kind, cell_schema(kind)).frame()
+    success = pl.col("exact_recovery") if kind == "solve" else pl.col("accuracy") >= SOLVED
+    return frame.with_columns(success.alias("success"))
+
+
+def keep_where(cells: pl.DataFrame, conditions: Sequence[str]) -> pl.DataFrame:
+    """The cells with these values, each condition as ``name=value``."""
+    for name, value in map(condition, conditions):
+        if name not in cells.columns:
+            raise InputError(
+                f"where={name}={value}: the cells have no such column; they have {', '.join(cells.columns)}"
+            )
+        cells = cells.filter(pl.Series([is_value(found, value) for found in cells[name]], dtype=pl.Boolean))
+    return cells
+
+
+def varied(cells: pl.DataFrame) -> list[str]:
+    """The options with more than one value among the cells."""
+    kind: Kind = "solve" if "exact_recovery" in cells.columns else "train"
+    names = (*option_types(kind), "stop_at_failure")
+    return [name for name in names if name in cells.columns and cells[name].n_unique() > 1]
+
+
+def check_columns(cells: pl.DataFrame, by: Sequence[str]) -> None:
+    """Refuse names that are no columns of the cells, or one of them twice."""
+    for name in by:
+        if name not in cells.columns:
+            raise InputError(f"by={name!r}: the cells have no such column; they have {', '.join(cells.columns)}")
+    if len(set(by)) != len(by):
+        raise InputError(f"by={' '.join(by)!r} names a column twice")
+
+
+def success_rates(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
+    """Share of successes for each combination of these columns' values, with Wilson's interval; failed cells apart."""
+    check_columns(cells, by)
+    if "stop_at_failure" in varied(cells) and "stop_at_failure" not in by:
+        raise InputError("cells with and without stop_at_failure would count the same seeds twice; choose by --where")
+    rows: list[Json] = []
+    for values, group in groupby(
+        cells.sort(list(by)).iter_rows(named=True), key=lambda row: [row[name] for name in by]
+    ):
+        own = list(group)
+        done = [row["success"] for row in own if row["status"] == "done"]
+        share: Json = {"rate": None, "low": None, "high": None}
+        if done:
+            low, high = wilson(sum(done), len(done))
+            share = {"rate": sum(done) / len(done), "low": low, "high": high}
+        counts = {"cells": len(own), "successes": sum(done), "failed": len(own) - len(done)}
+        rows.append({**dict(zip(by, values, strict=True)), **counts, **share})
+    return rows
+
+
+def phase_of(cells: pl.DataFrame, by: Sequence[str]) -> Json:
+    """All that a phase diagram shows of a sweep's cells: ``by``, ``rows`` and ``half``, as `draw_phase` takes them."""
+    half = half_points(cells, by)
+    return {"by": list(by), "rows": success_rates(cells, by), "half": half}
+
+
+def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
+    """Where half of all runs succeed at each value of the option across: measured and predicted. Only over samples.
+
+    An object has the options it is of, `measured` with `low` and `high` (null where one half is not crossed), `predicted` (null
+    where the prediction is of another model) and `deviation`, the measured over the predicted less 1.
+    """
+    x, y = _check(cells, by)
+    if not _by_samples(cells, y):
+        return []
+    points: list[Json] = []
+    for value, own in _panels(cells, by):
+        for column in own[x].unique().sort().to_list():
+            runs = own.filter(pl.col(x).eq_missing(column) & (pl.col("status") == "done"))
+            rates = success_rates(runs, [y])
+            trials = [row["cells"] for row in rates]
+            crossing = half_crossing([row[y] for row in rates], [row["successes"] for row in rates], trials)
+            predicted = _predicted(runs)
+            point: Json = {x: column} | ({by[2]: value} if len(by) > 2 else {})
+            point |= dict.fromkeys(("measured", "low", "high", "deviation")) | {"predicted": predicted}
+            if crossing is not None:
+                point |= {"measured": crossing.at, "low": crossing.low, "high": crossing.high}
+                point["deviation"] = crossing.at / predicted - 1 if predicted else None
+            points.append(point)
+    return points
+
+
+def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
+    """Refuse what one figure cannot show: cells at one place that differ in something else than the seed."""
+    if len(by) not in (2, 3):
+        raise InputError(
+            f"by={' '.join(by)}: the phase diagram of --figure has an option across, one upwards, and perhaps one for panels"
+        )
+    check_columns(cells, by)
+    if cells.is_empty():
+        raise InputError("there are no cells to draw")
+    rest = [name for name in varied(cells) if name not in by]
+    if rest:
+        counts = cells.group_by(list(by)).agg(pl.col(rest).n_unique()).select(rest).max().row(0)
+        if other := next((name for name, count in zip(rest, counts, strict=True) if count > 1), None):
+            raise InputError(f"cells with the same {', '.join(by)} differ in {other}; choose by --where {other}=…")
+    return by[0], by[1]
+
+
+def _panels(cells: pl.DataFrame, by: Sequence[str]) -> list[tuple[object, pl.DataFrame]]:
+    if len(by) < 3:
+        return [(None, cells)]
+    return [(value, cells.filter(pl.col(by[2]).eq_missing(value))) for value in cells[by[2]].unique().sort().to_list()]
+
+
+def _predicted(runs: pl.DataFrame) -> int | None:
+    """The samples for one half at the setting of these runs; None where there is no prediction."""
+    if runs.is_empty():
+        return None
+    names = [field.name for field in fields(StepOptions)]
+    settings = runs.select(*names, *_AS_PREDICTED).unique().to_dicts()
+    if len(settings) > 1 or any(settings[0].pop(name) != value for name, value in _AS_PREDICTED.items()):
+        return None
+    return None if settings[0]["grid"] == "none" else Setting(**settings[0]).samples_for(0.5)
+
+
+def _by_samples(cells: pl.DataFrame, y: str) -> bool:
+    return y == "samples" and "exact_recovery" in cells.columns and not cells[y].has_nulls()
