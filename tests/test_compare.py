@@ -293,8 +293,8 @@ def test_few_values_have_no_better_interval_than_all_of_them():
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--of", "gates", "--sizes", "8,4", "16,8"], "--of gates takes one size"),
-        (["--of", "gates", "--optimizers", "algorithm-1"], "--of gates has variants under adamw only"),
+        (["--of", "gates", "--sizes", "8,4", "16,8"], "--study gates takes one size"),
+        (["--of", "gates", "--optimizers", "algorithm-1"], "--study gates has variants under adamw only"),
         (["--optimizers"], "optimizers=() must name at least one"),
         (["--eval-every", "0"], "eval_every=0"),
         (["--of", "latency", "--variants", "gates=learned"], "variants=gates=learned: --of latency has none"),

@@ -77,7 +77,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
     assert Run(second).config["steps"] == 20
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "write_report", lambda out, material, paper: out / "index.html")
+        patch.setattr(report, "write_report", lambda out, inputs, paper: report.WrittenReport(out / "index.html", True))
         check_parts_that_are_rebuilt(out)
     (second / "config.json").write_text("{}")
     (second / "thesis.tex").write_text("mine")
