@@ -1,62 +1,89 @@
-"""The house is as docs/layout.md and the README say: who may import whom, and which file is where."""
+"""The folders show the architecture: imports go one way, and every name says where it belongs."""
 
 import ast
-import re
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import internalize
-from tests.pages import BY_NAME, ROOT
 
 HOUSE = Path(internalize.__file__).parent
-MODULES = sorted(HOUSE.rglob("*.py"))
-ROWS = [
-    re.findall(r"`(\w+)`", row)
-    for row in re.findall(
-        r"^\| [a-z ]+ \| (`.*`) \|$", BY_NAME["docs/layout.md"].read_text(encoding="utf-8"), re.MULTILINE
-    )
+MODULES = sorted(path for path in HOUSE.rglob("*.py") if path != HOUSE / "__main__.py")
+LOWER_FIRST = [
+    "root storage parallel",
+    "parity.options parity.task parity.model parity.theory parity.algorithm1 parity.adamw parity.certificates parity.experiments "
+    "parity.__init__",
+    "lm.options lm.data lm.stages lm.training lm.evaluation lm.probe lm.certificates lm.__init__",
+    "bench report commands",
 ]
-FLOOR = {name: floor for floor, row in enumerate(ROWS) for name in row}
+ORDER = [*" ".join(LOWER_FIRST).split()]
+SAME_ROLE = {"jobs.py", "loss.py", "options.py", "train.py", "world.py"}
+"""Files that play the same role in both wings."""
 
 
-def room(module: str) -> str:
-    """The part of the house that a module is in: `internalize.parity.task.tree` is in parity."""
-    return module.split(".")[1]
+def place(parts: tuple[str, ...]) -> str:
+    """The folder of a module, by its parts below the package: `parity.task` of parity/task/tree.py."""
+    folder = parts[:-1] if len(parts) > 1 else ("root",)
+    if folder[0] in ("parity", "lm"):
+        return ".".join(parts[:2])
+    return folder[0]
 
 
 def imports() -> set[tuple[str, str]]:
-    """Every import of one part by another, late ones and those for types included."""
+    """Every import of one folder by another, late ones and those for types included."""
     found: set[tuple[str, str]] = set()
     for path in MODULES:
-        own = path.relative_to(HOUSE).parts[0].removesuffix(".py")
+        own = place(path.relative_to(HOUSE).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("internalize."):
-                found.add((own, room(node.module or "")))
-    return {(own, other) for own, other in found if own not in (other, "__init__", "__main__")}
+                parts = tuple((node.module or "").split(".")[1:])
+                is_folder = HOUSE.joinpath(*parts).is_dir()
+                found.add((own, place((*parts, "__init__") if is_folder else parts)))
+    return {(own, other) for own, other in found if own != other}
 
 
-def test_every_part_has_its_floor():
-    parts = {path.relative_to(HOUSE).parts[0].removesuffix(".py") for path in MODULES} - {"__init__", "__main__"}
-    assert sorted(name for row in ROWS for name in row) == sorted(parts)
+def test_every_folder_has_its_place():
+    assert {place(path.relative_to(HOUSE).with_suffix("").parts) for path in MODULES} == set(ORDER)
 
 
-def test_imports_go_down():
-    assert len(imports()) > 50
-    assert [pair for pair in sorted(imports()) if FLOOR[pair[0]] < FLOOR[pair[1]]] == []
+def test_imports_go_one_way():
+    found = imports()
+    assert len(found) > 50
+    assert [pair for pair in sorted(found) if ORDER.index(pair[0]) < ORDER.index(pair[1])] == []
 
 
 def test_the_wings_know_nothing_of_each_other():
-    assert not imports() & {("parity", "lm"), ("lm", "parity")}
+    assert [pair for pair in imports() if {own.split(".")[0] for own in pair} == {"parity", "lm"}] == []
 
 
-def test_the_readme_names_every_file():
-    """But for packages of many alike, which it names as folders."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tree = text[text.index("## What is where") :]
-    folders = {"figures", "commands", "certificates", "tasks", "bench"}
-    missing = [
-        str(path.relative_to(HOUSE))
+def test_the_root_is_small():
+    assert len(list(HOUSE.glob("*.py"))) <= 8
+
+
+def test_file_names_are_unique():
+    """But for equal roles in the wings, and a command or figure that presents a module."""
+    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
+    for name in [name for name, count in names.items() if count > 1]:
+        paths = [path.relative_to(HOUSE) for path in MODULES if path.name == name]
+        shown = [path for path in paths if path.parts[0] == "commands" or path.parts[:2] == ("report", "figures")]
+        modules = [path for path in paths if path not in shown]
+        wings = sorted(path.parts[0] for path in modules)
+        assert len(modules) == 1 or (name in SAME_ROLE and wings == ["lm", "parity"]), paths
+
+
+def test_class_names_are_unique():
+    classes = Counter(
+        node.name
         for path in MODULES
-        if not path.name.startswith("__") and path.parent.name not in folders and path.name not in tree
-    ]
-    assert missing == []
-    assert all(f"{folder}/" in tree for folder in folders)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in classes.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
+def test_a_folder_says_what_lives_there(folder: Path):
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring
+    assert len(docstring) > 100
