@@ -17,7 +17,7 @@ layer, row after row: `lowest` + number · `unit`.
 
 import base64
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import torch
 from torch import Tensor
@@ -32,9 +32,9 @@ from internalize.parity.model.transformer import LevelTransformer, set_weights
 from internalize.parity.model.weights import read_weights
 from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.tree import ParityTree
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 
-Json = dict[str, Any]
 _TOP: Final = 65535
 ACTS: Final = ("gradient", "step", "rounded")
 """What is seen of a stage of Algorithm 1, in this order."""

@@ -31,8 +31,8 @@ from internalize.report.figures.save import save
 from internalize.report.figures.signal import draw_signal
 from internalize.report.figures.success import draw_success
 from internalize.report.figures.tree import draw_tree
-from internalize.report.headline import algorithm_tile, certificates_tile, tiles
 from internalize.report.stored import Part, parts
+from internalize.report.tiles import algorithm_tile, certificates_tile, tiles
 from internalize.storage.files import write_atomically, writing
 from internalize.storage.runs import Run
 

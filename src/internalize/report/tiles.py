@@ -7,8 +7,6 @@ from typing import Any
 from internalize.parity.options import TrainOptions
 from internalize.report.claims import CONCENTRATED, RETURNED, Claim, SizeRow, Spike
 
-Json = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -49,7 +47,7 @@ def tiles(
     return made
 
 
-def algorithm_tile(results: Sequence[Json]) -> Tile:
+def algorithm_tile(results: Sequence[Mapping[str, Any]]) -> Tile:
     """Seeds on which Algorithm 1 recovers everything."""
     recovered = sum(bool(result["exact_recovery"]) for result in results)
     samples = f"{results[0]['samples_per_stage']:,}".replace(",", "\u00a0")
@@ -57,7 +55,7 @@ def algorithm_tile(results: Sequence[Json]) -> Tile:
     return Tile(f"{recovered} of {len(results)}", text, recovered == len(results))
 
 
-def certificates_tile(certificates: Sequence[Json]) -> Tile:
+def certificates_tile(certificates: Sequence[Mapping[str, Any]]) -> Tile:
     """Statements that hold, of those that speak about Algorithm 1's run."""
     judged = [c for c in certificates if c["verdict"] in ("holds", "violated")]
     held = sum(c["verdict"] == "holds" for c in judged)
