@@ -26,8 +26,10 @@ LM_COMPARE = (
     "--warmup 2 --eval-every 20 --eval-examples 4 --test-examples 8 --budgets never --methods icot log-icot --seeds 0 "
     "--budget steps --jobs 1"
 )
-COMPARE = "compare --sizes 8,4 --methods icot log-icot --seeds 0:2 --lr 0.1 --steps 20 --batch 50 --eval-samples 50 --repeats 2 "
-    "--jobs 1"
+COMPARE = (
+    "compare --sizes 8,4 --methods icot log-icot --seeds 0:2 --lr 0.1 --steps 20 --batch 50 --eval-samples 50 "
+    "--repeats 2 --jobs 1"
+)
 
 
 @pytest.fixture
