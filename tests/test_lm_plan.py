@@ -266,8 +266,7 @@ def test_plan_has_the_size_of_the_model_that_is_trained():
 
 def test_of_a_model_folder_only_config_and_tokenizer_are_read(tmp_path: Path):
     work = Internalization(TINY)
-    model = make_model(TINY, work.config, 0)
-    work.save(tmp_path / "model", model)
+    work.save(tmp_path / "model", make_model(TINY, work.config, 0))
     (tmp_path / "model" / "model.safetensors").unlink()
     from_folder = plan(replace(TINY, model=str(tmp_path / "model")), ["log-icot"])
     assert from_folder.size == plan(TINY, ["log-icot"]).size
