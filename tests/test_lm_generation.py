@@ -12,7 +12,7 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.probe.states import Budget
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages
-from internalize.lm.training.generation import Answers, _generate, _generating, generate_answers
+from internalize.lm.training.generation import Answers, _generate, _unwrapped, generate_answers
 from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
 # Alone or in a batch
@@ -71,7 +71,7 @@ def test_adapters_are_generated_with():
         r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False, task_type="CAUSAL_LM"
     )
     model, stages = get_peft_model(make("gpt2"), config), measured(DELETE)
-    adapted = _generate(_generating(model), TEXT, stages, CHAINS, 1, 8, None)
+    adapted = _generate(_unwrapped(model), TEXT, stages, CHAINS, 1, 8, None)
     assert adapted != _generate(make("gpt2"), TEXT, stages, CHAINS, 1, 8, None)
     answers = generate_answers(model, TEXT, stages, EXAMPLES, 1)
     merged = model.merge_and_unload()

@@ -21,7 +21,7 @@ from internalize.commands.cli import main
 from internalize.lm.certificates.world import LmWorld
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import write_examples
-from internalize.lm.probe.gradient_signal import _on_children, measure_signals
+from internalize.lm.probe.gradient_signal import _values_on_children, measure_signals
 from internalize.lm.probe.probe import child_positions, probe, sequences_of
 from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
 from internalize.lm.probe.states import Budget, read_states
@@ -153,10 +153,12 @@ def on_different_keys(values: torch.Tensor) -> list[float]:
 
 def test_a_key_stands_for_one_child():
     values = torch.tensor([[[0.0, 0.9, 0.2, 0.3]]])  # one cell, one head
-    assert _on_children(values, [[(1, 0), (2, 1)]]) == [pytest.approx([0.9, 0.2])]
-    assert _on_children(values, [[(1, 0), (3, 1)]]) == [pytest.approx([0.9, 0.3])]
-    assert _on_children(values, [[(1,), (1,)]]) == [pytest.approx([0.9, 0.9])]  # there is no other: nothing is in slots
-    assert _on_children(values, [None]) == [None]
+    assert _values_on_children(values, [[(1, 0), (2, 1)]]) == [pytest.approx([0.9, 0.2])]
+    assert _values_on_children(values, [[(1, 0), (3, 1)]]) == [pytest.approx([0.9, 0.3])]
+    assert _values_on_children(values, [[(1,), (1,)]]) == [
+        pytest.approx([0.9, 0.9])
+    ]  # there is no other: nothing is in slots
+    assert _values_on_children(values, [None]) == [None]
 
 
 def test_attention_is_the_models_own(kept: ProbedModels):
