@@ -1,13 +1,15 @@
 """Shared by the tests of `lm train`: tiny options, and what a run came to."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from internalize.lm import LmTrainOptions
+from internalize.lm import Internalization, LmTrainOptions
+from internalize.lm.training.models import make_model
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.runs import Run
 
@@ -26,6 +28,14 @@ TINY = LmTrainOptions(
     eval_examples=16,
     test_examples=32,
 )
+
+
+def untrained(folder: Path, **changes: Any) -> Path:
+    """A model folder as `lm train` writes it, with weights that know nothing."""
+    options = replace(TINY, **changes)
+    work = Internalization(options)
+    work.save(folder, make_model(options, work.config, 0))
+    return folder
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tools.language import ruler, share_of_first
 
-from internalize.lm.data.source import _OF, _SHARES, _share, open_source
+from internalize.lm.data.source import _OF, _SHARES, _sixteenth_of, open_source
 from internalize.lm.evaluation.linear import ahead
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.probe.stalls import ABOVE
@@ -132,7 +132,9 @@ def test_every_product_held_out_for_the_test_is_asked():
     products = (
         f"{one % 10} {one // 10} * {other % 10} {other // 10}" for one in range(10, 100) for other in range(10, 100)
     )
-    assert sum(_SHARES.get(_share(question)) == "test" for question in products) == different("multiply:digits=2")
+    assert sum(_SHARES.get(_sixteenth_of(question)) == "test" for question in products) == different(
+        "multiply:digits=2"
+    )
 
 
 def over_counts(scattered: str, counts: str) -> list[float]:

@@ -1,23 +1,10 @@
 """Why a stage has not got on: each reason where it holds, and the next one where it does not."""
 
-import json
-import shutil
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from internalize.commands.cli import main
-from internalize.lm.certificates.world import LmWorld
-from internalize.lm.probe.probe import probe
-from internalize.lm.probe.probed_models import open_probed_models
 from internalize.lm.probe.stalls import ABOVE, READ, accounts, read_from
-from internalize.lm.training.train import train
-from internalize.storage.files import write_json
-from internalize.storage.runs import Run
-from tests.test_lm_probe import OPTIONS
 
 MADE_OF = [[], [], [1, 2]]
 """Two steps of the question's bits, and the answer of both."""
@@ -175,73 +162,3 @@ def test_read_is_a_part_of_the_way_from_chance():
     layers = [{"layer": n, "chance": 0.25, "probe": p} for n, p in enumerate((0.25, 0.25 + 0.75 * READ - 0.01))]
     assert read_from(layers) is None
     assert read_from([*layers, {"layer": 2, "chance": 0.25, "probe": 0.25 + 0.75 * READ}]) == 2
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("account") / "run")
-    train(OPTIONS, 0, run)
-    return run
-
-
-def test_accounts_of_a_run(run: Run, capsys: pytest.CaptureFixture[str]):
-    kept = open_probed_models(run.path, examples=256)
-    assert kept.before == {2: 1, 3: 2}
-    found = probe(kept)["accounts"]
-    assert [(each["stage"], each["hidden"], each["steps"]) for each in found] == [(1, 0, 3), (2, 1, 3), (3, 2, 3)]
-    assert [each["found"] is None for each in found] == [True, False, False]
-    assert main(["lm", "probe", str(run.path), "--examples", "256"]) == 0
-    printed = capsys.readouterr().out
-    assert all(f"stage {each['stage']}, {each['hidden']} hidden, 3 steps with the answer" in printed for each in found)
-
-
-def test_accounts_of_some_of_a_run(run: Run, tmp_path: Path):
-    kept = open_probed_models(run.path, examples=256)
-    assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
-    read = probe(replace(kept, asked=[3]))
-    (last,) = read["accounts"]
-    assert last == next(each for each in probe(kept)["accounts"] if each["stage"] == 3)  # the one before is read for it
-    assert {row["stage"] for row in read["rows"]} == {3}
-    for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
-        (run.path / "stages" / "stage-2").rename(tmp_path / name)
-        assert open_probed_models(tmp_path / name, examples=256).asked == [3]
-        (tmp_path / name).rename(run.path / "stages" / "stage-2")
-
-
-def test_order_is_that_of_training(run: Run):
-    """All at once, given up; less, given up; one step, and on from there. Models are those of the last attempt at a stage."""
-    result = run.result
-    order = [1, 3, 2, 3]
-    write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order]})
-    kept = open_probed_models(run.path, examples=256)
-    assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 2}, 3, [(2, 3), (1, 2)])
-    write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order[:3]]})
-    kept = open_probed_models(run.path, examples=256)
-    assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 1}, 2, [(1, 2)])  # 3 was given up
-    assert open_probed_models(run.path, examples=256, stage="last").asked == [2]
-    assert same_weights(LmWorld.of_folder(run.path, 256).model, kept.model(2))
-    read = {(row["stage"], row["hidden"]) for row in probe(kept)["rows"]}
-    assert {(1, 1), (1, 2), (2, 1), (3, 2)} <= read
-    write_json(run.path / "result.json", result)
-    assert open_probed_models(run.path, examples=256, stage="last").asked == [3]
-
-
-@pytest.mark.parametrize(
-    ("order", "before", "final"),
-    [([1, 3, 2], {2: 1, 3: 1}, 2), ([1, 3, 2, 3], {2: 1, 3: 1}, 2), ([1, 2, 3], {2: 1, 3: 2}, 3)],
-)
-def test_order_of_a_run_that_is_not_finished(
-    run: Run, tmp_path: Path, order: list[int], before: dict[int, int], final: int
-):
-    """By its evaluations. What is tried for a second time has kept the model of the first."""
-    begun = tmp_path / "begun"
-    shutil.copytree(run.path, begun, ignore=shutil.ignore_patterns("result.json", "model"))
-    line = run.metrics()[0]
-    lines = [{**line, "step": step, "stage": stage} for step, stage in enumerate(order, 1)]
-    (begun / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    kept = open_probed_models(begun, examples=256)
-    assert (kept.before, kept.final) == (before, final)
-
-
-def same_weights(one: Any, other: Any) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -143,15 +143,6 @@ def test_any_portion_and_order(start: int, parts: int, order: Any, replay_of: st
         assert rows(another(some)) == [whole[position] for position in some]
 
 
-def test_micro_batches_are_the_batch():
-    """Where nothing differs in length, concatenated parts are the batch itself."""
-    collate = collator(method="log-icot", hidden_loss=0.5)
-    whole = collate(range(4 * BATCH, 5 * BATCH))
-    parts = [collate(range(start, start + 4)) for start in range(4 * BATCH, 5 * BATCH, 4)]
-    for name, tensor in whole.items():
-        torch.testing.assert_close(torch.cat([part[name] for part in parts]), tensor)
-
-
 @pytest.mark.parametrize("replay_of", get_args(Replay))
 def test_far_apart_positions(replay_of: str):
     """Draws of positions far apart, as of a shuffled data set, are those of their neighbourhoods."""
@@ -242,18 +233,17 @@ def removed(collate: StageCollator, update: int, count: int = 32) -> Counter[int
     return Counter(full - len(row["input_ids"]) for row in rows(collate(range(update * 32, update * 32 + count))))
 
 
-def test_published_removal():
-    """No smoothing: batch 3 155 shows all, 3 156 one token less, 46 · 3 156 none."""
-    collate = product_collator()
-    updates = (0, 3155, 3156, 2 * 3156, 46 * 3156 - 1, 46 * 3156, 10**7)
-    assert [removed(collate, update) for update in updates] == [{gone: 32} for gone in (0, 0, 1, 2, 45, 46, 46)]
-
-
-def test_published_cutoff():
-    """From 39 scheduled tokens on everything goes."""
-    collate = product_collator(cutoff=39)
-    updates = (38 * 3156, 39 * 3156 - 1, 39 * 3156)
-    assert [removed(collate, update) for update in updates] == [{38: 32}, {38: 32}, {46: 32}]
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        ({}, {0: 0, 3155: 0, 3156: 1, 2 * 3156: 2, 46 * 3156 - 1: 45, 46 * 3156: 46, 10**7: 46}),
+        ({"cutoff": 39}, {38 * 3156: 38, 39 * 3156 - 1: 38, 39 * 3156: 46}),
+    ],
+)
+def test_published_removal(options: dict[str, Any], gone: dict[int, int]):
+    """Every 3156 updates one token more is gone; from the cutoff on, all are."""
+    collate = product_collator(**options)
+    assert {update: removed(collate, update) for update in gone} == {update: {n: 32} for update, n in gone.items()}
 
 
 def test_published_smoothing():

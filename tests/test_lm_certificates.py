@@ -12,14 +12,13 @@ import torch
 from internalize.certificate import Certificate
 from internalize.commands.cli import main
 from internalize.errors import InputError
-from internalize.lm import Internalization, LmTrainOptions
 from internalize.lm.certificates import STATEMENTS, LmWorld, certify
 from internalize.lm.probe.probe import probe
 from internalize.lm.probe.probed_models import ProbedModels
 from internalize.lm.training.models import make_model
 from internalize.lm.training.train import train
 from internalize.storage.runs import Run
-from tests.lm_runs import TINY
+from tests.lm_runs import TINY, untrained
 
 OPTIONS = replace(
     TINY,
@@ -243,10 +242,7 @@ def test_what_gives_away_everything_says_nothing(world: LmWorld):
 
 def fresh(folder: Path, **more: Any) -> LmWorld:
     """A model that nobody has trained."""
-    options: LmTrainOptions = replace(replace(TINY, data="parity:n=8,k=4", layers=2), **more)
-    work = Internalization(options)
-    work.save(folder / "model", make_model(options, work.config, 0))
-    return LmWorld.of_folder(folder / "model", 128)
+    return LmWorld.of_folder(untrained(folder / "model", **{"data": "parity:n=8,k=4", "layers": 2, **more}), 128)
 
 
 @pytest.mark.parametrize(
@@ -301,26 +297,3 @@ def test_a_run_without_stages_is_judged_by_its_model(run: Run, tmp_path: Path, c
         (tmp_path / name).symlink_to(run.path / name)
     assert main(["lm", "certify", str(tmp_path), "--examples", "256", "--only", "answer", "frozen-nodes"]) == 0
     assert "frozen-nodes: the stages were not kept" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("argv", "reason"),
-    [
-        (["{tmp}/nowhere"], "is not a folder"),
-        (["{tmp}"], "neither a run of lm train nor a model"),
-        (["{tmp}/bare"], "has no model yet"),
-        (["{tmp}/other"], "holds a run of kind 'train'; lm certify takes one of lm train"),
-        (["{run}", "--examples", "63"], "examples=63 must be at least 64"),
-        (["{run}", "--only", "theorem-1"], "there is no statement 'theorem-1'; there are child-attention, child-mass"),
-        (["{run}", "--seed", "-1"], "seed=-1"),
-        (["{run}", "--out", "{run}"], "holds another run: its kind is 'lm-train'"),
-    ],
-)
-def test_refusals(run: Run, tmp_path: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]):
-    for name, kind in (("bare", "lm-train"), ("other", "train")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({**run.config, "kind": kind}))
-    assert main(["lm", "certify", *(word.format(tmp=tmp_path, run=run.path) for word in argv)]) == 2
-    said = capsys.readouterr()
-    assert reason in said.err.strip().splitlines()[-1]
-    assert said.out == ""

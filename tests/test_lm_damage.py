@@ -7,22 +7,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save_file
-from transformers import AutoModelForCausalLM
 
 from internalize.errors import InputError
-from internalize.lm import Internalization
 from internalize.lm.evaluation.evaluate import open_subject
 from internalize.lm.options import LmModelOptions
 from internalize.lm.training.models import load_model, load_tokenizer, model_config
-from tests.lm_runs import TINY, forget_digests
+from tests.lm_runs import forget_digests, untrained
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model folder as lm train writes it, with weights that know nothing."""
-    work = Internalization(TINY)
-    work.save(tmp_path / "model", AutoModelForCausalLM.from_config(work.config))
-    return tmp_path / "model"
+    return untrained(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,12 @@ from internalize.lm.data.readers import write_examples
 from internalize.lm.data.tasks import get_task
 from internalize.lm.evaluation.evaluate import Subject, evaluate, open_subject
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.stages.chains import TextFormat, word_tokenizer
-from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.generation import Answers, generate_answers
 from internalize.lm.training.models import PromptSpec, load_model, save_model
-from tests.lm_ragged import (
-    make,
-)
-from tests.lm_runs import TINY
+from internalize.lm.training.train import train
+from internalize.storage.runs import Run
+from tests.lm_ragged import make
+from tests.lm_runs import TINY, untrained
 
 
 def test_word_match_counts_what_is_half_right():
@@ -35,15 +33,8 @@ def test_word_match_counts_what_is_half_right():
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    """A model folder as lm train writes it, with weights that know nothing."""
-    examples = get_task("parity:n=9,k=4").examples("train", 0, 20)
-    tokenizer = word_tokenizer(examples)
-    text = TextFormat(tokenizer)
-    stages = TextStages.measure(CurriculumOptions("log-icot"), text.chains(examples), text.slot)
-    model = make("gpt2", vocab_size=len(tokenizer), eos_token_id=text.end)
-    save_model(tmp_path / "model", model, tokenizer, PromptSpec.of("parity:n=9,k=4,seed=0", "given", text, stages))
-    return tmp_path / "model"
+def folder(tmp_path: Path) -> Path:
+    return untrained(tmp_path / "model", data="parity:n=9,k=4")
 
 
 def test_eval_says_what_the_contract_says(folder, tmp_path, capsys, monkeypatch):
@@ -111,20 +102,16 @@ def test_other_words_are_refused_and_another_problem_is_mentioned(folder):
         open_subject(folder, options=CurriculumOptions("cot"))
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder):
+def test_a_model_that_is_too_small_is_refused(folder):
+    """It has fewer positions than any example needs, or fewer tokens than its tokenizer."""
     model, tokenizer = load_model(folder)
-    asking = PromptSpec.read(folder)
-    model.resize_token_embeddings(3)
-    save_model(folder, model, tokenizer, asking)
-    with pytest.raises(InputError, match="the model has 3: they do not go together"):
-        open_subject(folder, examples=3)
-
-
-def test_a_model_with_too_few_positions_is_refused(folder):
-    _, tokenizer = load_model(folder)
     asking = PromptSpec.read(folder)
     save_model(folder, make("gpt2", vocab_size=len(tokenizer), n_positions=8), tokenizer, asking)
     with pytest.raises(InputError, match="none of the examples fits"):
+        open_subject(folder, examples=3)
+    model.resize_token_embeddings(3)
+    save_model(folder, model, tokenizer, asking)
+    with pytest.raises(InputError, match="the model has 3: they do not go together"):
         open_subject(folder, examples=3)
 
 
@@ -140,9 +127,6 @@ def test_folders_that_hold_no_model_are_refused(tmp_path):
 
 
 def test_a_run_knows_what_it_held_out(tmp_path):
-    from internalize.lm.training.train import train
-    from internalize.storage.runs import Run
-
     path = tmp_path / "data.jsonl"
     write_examples(path, list(dict.fromkeys(get_task("parity:n=9,k=4").examples("train", 0, 60))))
     options = replace(TINY, data=str(path), steps=2, stage_steps=1, eval_every=2, eval_examples=6)

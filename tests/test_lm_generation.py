@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
@@ -14,7 +12,7 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.probe.states import Budget
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages
-from internalize.lm.training.generation import Answers, _generate, _generating, generate_answers
+from internalize.lm.training.generation import Answers, _generate, _unwrapped, generate_answers
 from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
 # Alone or in a batch
@@ -55,16 +53,6 @@ def test_generated_tokens_are_those_of_a_full_pass_with_the_positions_of_trainin
             assert logits[-len(new) - 1 : -1].argmax(-1).tolist() == new
 
 
-def test_the_gap_of_kept_positions_is_that_of_training():
-    stages = measured(DELETE)
-    for chain in CHAINS:
-        for stage in range(stages.count):
-            row = stages.sequence(chain, stages.hidden_units(chain, stage), stages.stage_slots[stage])
-            asked = stages.prompt(chain, stage)
-            assert row.tokens[: len(asked.tokens)] == asked.tokens
-            assert row.positions[: len(asked.positions)] == asked.positions
-
-
 def test_a_models_own_generation_settings_are_left_alone_and_not_used():
     model, stages = make("gpt2"), measured(CURRICULA["pad"])
     expected = _generate(model, TEXT, stages, CHAINS, 0, 10, None)
@@ -83,7 +71,7 @@ def test_adapters_are_generated_with():
         r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False, task_type="CAUSAL_LM"
     )
     model, stages = get_peft_model(make("gpt2"), config), measured(DELETE)
-    adapted = _generate(_generating(model), TEXT, stages, CHAINS, 1, 8, None)
+    adapted = _generate(_unwrapped(model), TEXT, stages, CHAINS, 1, 8, None)
     assert adapted != _generate(make("gpt2"), TEXT, stages, CHAINS, 1, 8, None)
     answers = generate_answers(model, TEXT, stages, EXAMPLES, 1)
     merged = model.merge_and_unload()
@@ -190,6 +178,7 @@ def test_weights_that_are_not_finite_give_wrong_answers_and_no_crash():
         ("#### x #### y [EOS]", "y", None),
         ("x y [EOS]", None, None),
         ("#### [EOS]", "", ""),
+        ("#### [PAD] x [EOS]", "[PAD] x", "[PAD] x"),  # a special token is a mistake, not something to overlook
         ("[PAD] #### x [EOS]", "x", None),
         ("[EOS]", None, None),
     ],
@@ -207,9 +196,3 @@ def test_exact_match_is_word_for_word():
     assert answers.exact_match(examples) == 0.5
     with pytest.raises(InputError, match="no examples"):
         Answers([], 0, 0.0).exact_match([])
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=30))
-def test_exact_match_counts(right):
-    answers = Answers(["x" if r else None for r in right], 0, 0.0)
-    assert answers.exact_match([Example("q", (), "x")] * len(right)) == sum(right) / len(right)

@@ -40,6 +40,10 @@ DIFFERENT = [
     chain(3, (4,)),
     chain(3, (1, 2, 1)),
 ]
+CHANCES = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
+"""Half of them replay. 60 cells hold whole multiples of 1/1 … 1/6: which stage or count is then exact."""
+SMOOTHED = [(a, b, (j + 0.5) / 32, c) for a, b, _, c in CHANCES for j in range(32)]
+"""For λ = ln 2: offset o has chance 2^-(o+1), so cells of 1/32 are exact up to the end of these chains."""
 LEVELED = [chain(3, (1, 1, 2), (1, 1, 2)), chain(2, (3, 1, 1, 1), (1, 2, 2, 3))]
 
 
@@ -60,12 +64,10 @@ def brute_force(stages: TextStages, chains: list[Chain], chances: list[tuple[flo
 def test_expected_lengths_are_those_of_every_chance(
     chains: list[Chain], method: LmMethod, removal: Any, replay_of: Any
 ):
-    # Half of the chances replay. 60 cells hold whole multiples of 1/1 … 1/6: which stage or count is then exact.
     options = CurriculumOptions(method=method, removal=removal, replay=0.5, replay_of=replay_of)
     stages = TextStages.measure(options, chains, SLOT)
-    chances = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
     found = expected_lengths(stages, chains)
-    np.testing.assert_allclose(found, brute_force(stages, chains, chances, smooth=True), rtol=1e-12)
+    np.testing.assert_allclose(found, brute_force(stages, chains, CHANCES, smooth=True), rtol=1e-12)
 
 
 @pytest.mark.parametrize("removal", ["pad", "delete"])
@@ -84,37 +86,38 @@ def test_expected_lengths_of_scattered_replay(chains: list[Chain], removal: Any)
     np.testing.assert_allclose(expected_lengths(stages, chains)[:, 1:], expected[:, None].repeat(stages.last, 1))
 
 
-@pytest.mark.parametrize("replay_of", ["stages", "counts"])
-@pytest.mark.parametrize("removal", ["pad", "delete"])
-@pytest.mark.parametrize("method", [method for method in LM_METHODS if method != "cot"])
-def test_expected_lengths_with_smoothing(method: LmMethod, removal: Any, replay_of: Any):
-    # λ = ln 2: offset o has chance 2^-(o+1), so cells of 1/32 are exact up to the end of these chains.
-    options = CurriculumOptions(method=method, removal=removal, replay_of=replay_of, smoothing=math.log(2))
-    stages = TextStages.measure(options, DIFFERENT, SLOT)
-    chances = [(a, (i + 0.5) / 60, (j + 0.5) / 32, 0.9) for a in (0.2, 0.7) for i in range(60) for j in range(32)]
-    few = [DIFFERENT[1], DIFFERENT[3]]
-    np.testing.assert_allclose(expected_lengths(stages, few), brute_force(stages, few, chances, smooth=True), rtol=1e-9)
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            {"method": method, "removal": removal, "replay_of": replay_of}
+            for method in LM_METHODS
+            if method != "cot"
+            for removal in ("pad", "delete")
+            for replay_of in ("stages", "counts")
+        ),
+        *({"method": method, "removal": "delete", "side": "right", "cutoff": 3} for method in ("icot", "icot-steps")),
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_expected_lengths_with_smoothing(options: dict[str, Any]):
+    curriculum = CurriculumOptions(**options, smoothing=math.log(2))
+    stages = TextStages.measure(curriculum, DIFFERENT, SLOT)
+    few = [DIFFERENT[0], DIFFERENT[1], DIFFERENT[3]]
     np.testing.assert_allclose(
-        expected_lengths(stages, few, smooth=False), brute_force(stages, few, chances[::32], smooth=False), rtol=1e-12
+        expected_lengths(stages, few), brute_force(stages, few, SMOOTHED, smooth=True), rtol=1e-9
     )
-
-
-@pytest.mark.parametrize("method", ["icot", "icot-steps"])
-def test_expected_lengths_from_the_right_with_a_cutoff(method: LmMethod):
-    options = CurriculumOptions(method=method, removal="delete", side="right", cutoff=3, smoothing=math.log(2))
-    stages = TextStages.measure(options, DIFFERENT, SLOT)
-    chances = [(a, (i + 0.5) / 60, (j + 0.5) / 32, 0.9) for a in (0.2, 0.7) for i in range(60) for j in range(32)]
-    few = DIFFERENT[:2]
-    np.testing.assert_allclose(expected_lengths(stages, few), brute_force(stages, few, chances, smooth=True), rtol=1e-9)
+    np.testing.assert_allclose(
+        expected_lengths(stages, few, smooth=False), brute_force(stages, few, CHANCES, smooth=False), rtol=1e-12
+    )
 
 
 def test_expected_lengths_of_a_chain_longer_than_those_measured():
     options = CurriculumOptions(method="icot-steps", replay=0.5, replay_of="counts")
     stages = TextStages.measure(options, DIFFERENT[:1], SLOT)
     long = [DIFFERENT[1]]
-    chances = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
     np.testing.assert_allclose(
-        expected_lengths(stages, long), brute_force(stages, long, chances, smooth=True), rtol=1e-12
+        expected_lengths(stages, long), brute_force(stages, long, CHANCES, smooth=True), rtol=1e-12
     )
 
 
@@ -266,8 +269,7 @@ def test_plan_has_the_size_of_the_model_that_is_trained():
 
 def test_of_a_model_folder_only_config_and_tokenizer_are_read(tmp_path: Path):
     work = Internalization(TINY)
-    model = make_model(TINY, work.config, 0)
-    work.save(tmp_path / "model", model)
+    work.save(tmp_path / "model", make_model(TINY, work.config, 0))
     (tmp_path / "model" / "model.safetensors").unlink()
     from_folder = plan(replace(TINY, model=str(tmp_path / "model")), ["log-icot"])
     assert from_folder.size == plan(TINY, ["log-icot"]).size

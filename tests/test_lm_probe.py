@@ -1,7 +1,9 @@
-"""`lm probe`: a step is found where it is and nowhere else; what a run keeps for it; what it refuses; its figure."""
+"""`lm probe`: a step is found where it is and nowhere else; what a run keeps for it; accounts of a run; its figure; what it and
+`lm certify` refuse."""
 
 import json
 import random
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,20 +18,20 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from internalize.commands.cli import main
-from internalize.lm import Internalization
+from internalize.lm.certificates.world import LmWorld
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import write_examples
-from internalize.lm.probe.gradient_signal import _on_children, measure_signals
+from internalize.lm.probe.gradient_signal import _values_on_children, measure_signals
 from internalize.lm.probe.probe import child_positions, probe, sequences_of
 from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
 from internalize.lm.probe.states import Budget, read_states
 from internalize.lm.stages.removal import IGNORED
-from internalize.lm.training.models import make_model
 from internalize.lm.training.train import train
 from internalize.report.figures.reading import above_chance, draw_reading
 from internalize.report.figures.save import svg_bytes
+from internalize.storage.files import write_json
 from internalize.storage.runs import Run
-from tests.lm_runs import TINY, content
+from tests.lm_runs import TINY, content, untrained
 
 OPTIONS = replace(
     TINY,
@@ -40,8 +42,8 @@ OPTIONS = replace(
     steps=12,
     stage_steps=4,
     keep_stages=True,
+    layer_loss=1.0,
 )
-OPTIONS = replace(OPTIONS, layer_loss=1.0)
 ANSWER = 3
 """Its number: there are two steps."""
 
@@ -151,10 +153,12 @@ def on_different_keys(values: torch.Tensor) -> list[float]:
 
 def test_a_key_stands_for_one_child():
     values = torch.tensor([[[0.0, 0.9, 0.2, 0.3]]])  # one cell, one head
-    assert _on_children(values, [[(1, 0), (2, 1)]]) == [pytest.approx([0.9, 0.2])]
-    assert _on_children(values, [[(1, 0), (3, 1)]]) == [pytest.approx([0.9, 0.3])]
-    assert _on_children(values, [[(1,), (1,)]]) == [pytest.approx([0.9, 0.9])]  # there is no other: nothing is in slots
-    assert _on_children(values, [None]) == [None]
+    assert _values_on_children(values, [[(1, 0), (2, 1)]]) == [pytest.approx([0.9, 0.2])]
+    assert _values_on_children(values, [[(1, 0), (3, 1)]]) == [pytest.approx([0.9, 0.3])]
+    assert _values_on_children(values, [[(1,), (1,)]]) == [
+        pytest.approx([0.9, 0.9])
+    ]  # there is no other: nothing is in slots
+    assert _values_on_children(values, [None]) == [None]
 
 
 def test_attention_is_the_models_own(kept: ProbedModels):
@@ -164,10 +168,8 @@ def test_attention_is_the_models_own(kept: ProbedModels):
     with torch.no_grad():
         rows = torch.tensor([each.tokens for each in sequences.rows])
         looks = model(rows, output_attentions=True).attentions[1].mean(0)[:, 8 + 1 + 2]  # at the answer's separator
-    assert child_positions(kept, sequences)[2] == [
-        (9, 8),
-        (10, 9),
-    ]  # slots of the two steps, and where they are predicted
+    # Slots of the two steps, and where they are predicted.
+    assert child_positions(kept, sequences)[2] == [(9, 8), (10, 9)]
     best = looks.max(0).values
     assert row["child_attention"] == pytest.approx(on_different_keys(best), rel=1e-5)
 
@@ -235,10 +237,8 @@ def test_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 def test_steps_with_several_tokens(tmp_path: Path):
     """Multiplication: an element's marks and zeros never differ and are left out."""
-    options = replace(TINY, data="multiply:digits=2")
-    work = Internalization(options)
-    work.save(tmp_path / "model", make_model(options, work.config, 0))
-    result = probe(open_probed_models(tmp_path / "model", examples=200))
+    folder = untrained(tmp_path / "model", data="multiply:digits=2")
+    result = probe(open_probed_models(folder, examples=200))
     assert {(r["step"], r["tokens"]) for r in result["rows"]} == {(1, 3), (2, 3), (3, 4)}  # 3 2 1, + 0 3 2 1, 4 digits
     assert {r["child_attention"] for r in result["rows"]} == {None}
     last = {row["step"]: row for row in result["rows"] if row["layer"] == 1}
@@ -309,27 +309,99 @@ def test_figure():
     assert svg_bytes(drawing.figure) == svg_bytes(draw_reading(result).figure)
 
 
+def test_accounts_of_a_run(run: Run, kept: ProbedModels, capsys: pytest.CaptureFixture[str]):
+    assert kept.before == {2: 1, 3: 2}
+    found = probe(kept)["accounts"]
+    assert [(each["stage"], each["hidden"], each["steps"]) for each in found] == [(1, 0, 3), (2, 1, 3), (3, 2, 3)]
+    assert [each["found"] is None for each in found] == [True, False, False]
+    assert main(["lm", "probe", str(run.path), "--examples", "256"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"stage {each['stage']}, {each['hidden']} hidden, 3 steps with the answer" in printed for each in found)
+
+
+def test_accounts_of_some_of_a_run(run: Run, kept: ProbedModels, tmp_path: Path):
+    assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
+    read = probe(replace(kept, asked=[3]))
+    (last,) = read["accounts"]
+    assert last == next(each for each in probe(kept)["accounts"] if each["stage"] == 3)  # the one before is read for it
+    assert {row["stage"] for row in read["rows"]} == {3}
+    for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
+        (run.path / "stages" / "stage-2").rename(tmp_path / name)
+        assert open_probed_models(tmp_path / name, examples=256).asked == [3]
+        (tmp_path / name).rename(run.path / "stages" / "stage-2")
+
+
+def test_order_is_that_of_training(run: Run):
+    """All at once, given up; less, given up; one step, and on from there. Models are those of the last attempt at a stage."""
+    result = run.result
+    order = [1, 3, 2, 3]
+    write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order]})
+    kept = open_probed_models(run.path, examples=256)
+    assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 2}, 3, [(2, 3), (1, 2)])
+    write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order[:3]]})
+    kept = open_probed_models(run.path, examples=256)
+    assert (kept.before, kept.final, kept.lineage) == ({2: 1, 3: 1}, 2, [(1, 2)])  # 3 was given up
+    assert open_probed_models(run.path, examples=256, stage="last").asked == [2]
+    assert same_weights(LmWorld.of_folder(run.path, 256).model, kept.model(2))
+    read = {(row["stage"], row["hidden"]) for row in probe(kept)["rows"]}
+    assert {(1, 1), (1, 2), (2, 1), (3, 2)} <= read
+    write_json(run.path / "result.json", result)
+    assert open_probed_models(run.path, examples=256, stage="last").asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("order", "before", "final"),
+    [([1, 3, 2], {2: 1, 3: 1}, 2), ([1, 3, 2, 3], {2: 1, 3: 1}, 2), ([1, 2, 3], {2: 1, 3: 2}, 3)],
+)
+def test_order_of_a_run_that_is_not_finished(
+    run: Run, tmp_path: Path, order: list[int], before: dict[int, int], final: int
+):
+    """By its evaluations. What is tried for a second time has kept the model of the first."""
+    begun = tmp_path / "begun"
+    shutil.copytree(run.path, begun, ignore=shutil.ignore_patterns("result.json", "model"))
+    line = run.metrics()[0]
+    lines = [{**line, "step": step, "stage": stage} for step, stage in enumerate(order, 1)]
+    (begun / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    kept = open_probed_models(begun, examples=256)
+    assert (kept.before, kept.final) == (before, final)
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        (["{tmp}/nowhere"], "is not a folder"),
-        (["{tmp}"], "neither a run of lm train nor a model"),
-        (["{tmp}/bare"], "has kept no stages: train it with --keep-stages, or probe"),
-        (["{tmp}/other"], "holds a run of kind 'train'; lm probe takes one of lm train"),
-        (["{run}", "--stage", "9"], "stage='9' is not all, last or one of the stages kept: 1, 2, 3"),
-        (["{run}", "--stage", "first"], "stage='first'"),
-        (["{run}", "--examples", "63"], "examples=63 must be at least 64"),
-        (["{run}", "--hidden", "0", "3"], "hidden=3 is outside 0 … 2"),
-        (["{run}", "--data", "parity:n=4,k=4"], "examples are left, and a probe needs 64"),
-        (["{run}", "--out", "{run}"], "holds another run: its kind is 'lm-train'"),
+        *(
+            ([command, *argv], reason)
+            for command in ("probe", "certify")
+            for argv, reason in (
+                (["{tmp}/nowhere"], "is not a folder"),
+                (["{tmp}"], "neither a run of lm train nor a model"),
+                (["{tmp}/other"], f"holds a run of kind 'train'; lm {command} takes one of lm train"),
+                (["{run}", "--examples", "63"], "examples=63 must be at least 64"),
+                (["{run}", "--out", "{run}"], "holds another run: its kind is 'lm-train'"),
+            )
+        ),
+        (["probe", "{tmp}/bare"], "has kept no stages: train it with --keep-stages, or probe"),
+        (["probe", "{run}", "--stage", "9"], "stage='9' is not all, last or one of the stages kept: 1, 2, 3"),
+        (["probe", "{run}", "--stage", "first"], "stage='first'"),
+        (["probe", "{run}", "--hidden", "0", "3"], "hidden=3 is outside 0 … 2"),
+        (["probe", "{run}", "--data", "parity:n=4,k=4"], "examples are left, and a probe needs 64"),
+        (["certify", "{tmp}/bare"], "has no model yet"),
+        (
+            ["certify", "{run}", "--only", "theorem-1"],
+            "no statement 'theorem-1'; there are child-attention, child-mass",
+        ),
+        (["certify", "{run}", "--seed", "-1"], "seed=-1"),
     ],
 )
 def test_refusals(run: Run, tmp_path: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]):
     for name, kind in (("bare", "lm-train"), ("other", "train")):
         (tmp_path / name).mkdir()
-        config = {**run.config, "kind": kind}
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
-    assert main(["lm", "probe", *(word.format(tmp=tmp_path, run=run.path) for word in argv)]) == 2
+        (tmp_path / name / "config.json").write_text(json.dumps({**run.config, "kind": kind}))
+    assert main(["lm", *(word.format(tmp=tmp_path, run=run.path) for word in argv)]) == 2
     said = capsys.readouterr()
     assert reason in said.err.strip().splitlines()[-1]
     assert said.out == ""

@@ -38,18 +38,12 @@ def tokens(first: int, last: int) -> list[int]:
 
 
 @pytest.mark.parametrize("removed", [0, 1, 8, 38, 45, 46])
-def test_left_side(removed: int):
-    """The first r tokens after the first separator go; both separators stay."""
-    stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete")
-    assert stages.count == TOKENS + 1
-    assert row_of(stages, TOKEN_CHAIN, removed).tokens == [*PROMPT, *tokens(removed, TOKENS), *ANSWER]
-
-
-@pytest.mark.parametrize("removed", [0, 1, 8, 38, 45, 46])
-def test_right_side(removed: int):
-    """The last r tokens before the second separator go."""
-    stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", side="right")
-    assert row_of(stages, TOKEN_CHAIN, removed).tokens == [*PROMPT, *tokens(0, TOKENS - removed), *ANSWER]
+def test_sides(removed: int):
+    """The first r tokens after the first separator go, or the last r before the second; both separators stay."""
+    for side, shown in (("left", tokens(removed, TOKENS)), ("right", tokens(0, TOKENS - removed))):
+        stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", side=side)
+        assert stages.count == TOKENS + 1
+        assert row_of(stages, TOKEN_CHAIN, removed).tokens == [*PROMPT, *shown, *ANSWER]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

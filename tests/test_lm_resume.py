@@ -9,12 +9,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from internalize.commands.cli import main
 from internalize.errors import InputError
-from internalize.lm import LmTrainOptions
 from internalize.lm.training.callback import PLACE, whole_checkpoints
 from internalize.lm.training.train import train
 from internalize.storage.runs import Run
@@ -62,59 +62,50 @@ def test_a_bug_of_ours_is_not_said_to_be_the_disks(tmp_path: Path):
         train(TINY, 0, Run(tmp_path / "run"), report=report)
 
 
-def stopped_run(tmp_path: Path) -> tuple[LmTrainOptions, Path, Path]:
-    """A run that was stopped after its first checkpoints."""
-    out = tmp_path / "stopped"
+def stopped_run(out: Path, after: int = 12, checkpoint_steps: int = 5, **how: Any) -> Path:
+    """Stop a run after some updates, and return its last checkpoint."""
 
     def stop(now: object) -> None:
-        if now.done >= 12:  # pyright: ignore[reportAttributeAccessIssue]
+        if now.done >= after:  # pyright: ignore[reportAttributeAccessIssue]
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(TINY, 0, Run(out), checkpoint_steps=5, report=stop)
-    return TINY, out, whole_checkpoints(out / "checkpoint")[-1]
+        train(TINY, 0, Run(out), checkpoint_steps=checkpoint_steps, report=stop, **how)
+    return whole_checkpoints(out / "checkpoint")[-1]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", PLACE])
 def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
-    options, out, checkpoint = stopped_run(tmp_path)
+    checkpoint = stopped_run(tmp_path)
     content = bytearray((checkpoint / name).read_bytes())
     content[len(content) // 2] ^= 1
     (checkpoint / name).write_bytes(content if name != PLACE else b"{}")
-    assert main(words(options, out, "--resume")) == 2
+    assert main(words(TINY, tmp_path, "--resume")) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert len([line for line in said if "damaged" in line]) == 1
     assert name in said[-1]
 
 
 def test_a_checkpoint_without_its_digest_is_refused(tmp_path: Path):
-    options, out, checkpoint = stopped_run(tmp_path)
+    checkpoint = stopped_run(tmp_path)
     place = json.loads((checkpoint / PLACE).read_text())
     del place["sha256"]
     (checkpoint / PLACE).write_text(json.dumps(place))
     with pytest.raises(InputError, match="is damaged: its sha256 is None"):
-        train(options, 0, Run(out), resume=True)
+        train(TINY, 0, Run(tmp_path), resume=True)
 
 
 def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
-    options, out, checkpoint = stopped_run(tmp_path)
-    (checkpoint / PLACE).unlink()
-    train(options, 0, Run(out), resume=True, checkpoint_steps=5)
-    train(options, 0, Run(tmp_path / "left-alone"))
+    out = tmp_path / "stopped"
+    (stopped_run(out) / PLACE).unlink()
+    train(TINY, 0, Run(out), resume=True, checkpoint_steps=5)
+    train(TINY, 0, Run(tmp_path / "left-alone"))
     assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
 
 
 def test_checkpoints_are_as_far_apart_as_is_asked_now(tmp_path: Path):
-    options, out, checkpoint = stopped_run(tmp_path)
-    assert checkpoint.name == "checkpoint-10"  # by fives
-
-    def stop(now: object) -> None:
-        if now.done >= 18:  # pyright: ignore[reportAttributeAccessIssue]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(options, 0, Run(out), resume=True, checkpoint_steps=2, report=stop)
-    assert whole_checkpoints(out / "checkpoint")[-1].name == "checkpoint-16"
+    assert stopped_run(tmp_path).name == "checkpoint-10"
+    assert stopped_run(tmp_path, 18, checkpoint_steps=2, resume=True).name == "checkpoint-16"
 
 
 def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,6 @@
 """Examples by position: every epoch another order, nothing held out is trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -129,16 +129,30 @@ class Doubling(Task):
         return [Example(str(i % self.most), (), str(2 * (i % self.most))) for i in range(start, start + count)]
 
 
-def test_a_task_of_ones_own_is_held_out_as_ours_are():
-    source = of_task(Doubling(), held_out=20)
-    assert (source.spec, source.size) == ("doubling:most=1000,seed=0", None)
-    trained = {source.train(position).question for position in range(2000)}
+@pytest.mark.parametrize(
+    "task",
+    [*(get_task(spec, 4) for spec in ("parity:n=10,k=4", "multiply:digits=2", "hops:hops=3")), Doubling()],
+    ids=lambda task: task.name,
+)
+def test_held_out_questions_are_never_trained_on(task: Task):
+    """Of our tasks and of a task of one's own."""
+    source = of_task(task, held_out=40)
+    assert (source.spec, source.size) == (task.spec, None)
+    train = [source.train(position) for position in range(1500)]
+    trained = {example.question for example in train}
     validated = {example.question for example in source.validation}
-    tested = {example.question for example in source.test(20)}
-    assert len(validated) == len(tested) == 20
+    tested = {example.question for example in source.test(50)}
+    assert (len(source.validation), len(source.test(50))) == (40, 50)
+    assert source.test(50)[:20] == source.test(20)
     assert not trained & validated
     assert not trained & tested
     assert not validated & tested
+    other = of_task(replace(task, seed=5))
+    assert not trained & {example.question for example in other.test(50)}
+    assert [source.train(position) for position in (1400, 3, 700)] == [train[1400], train[3], train[700]]
+
+
+def test_validation_examples_of_ones_own_and_small_tasks():
     given = [Example("7", (), "14")]
     assert of_task(Doubling(), validation=given, held_out=20).validation == given
     said: list[str] = []

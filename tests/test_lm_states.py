@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.probe.discriminant import chance, fit
-from internalize.lm.probe.gradient_signal import _signal
+from internalize.lm.probe.gradient_signal import _signal_and_noise
 from internalize.lm.probe.states import Budget, Cells, cells_of, places
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import IGNORED, TextStages
@@ -101,11 +101,11 @@ def test_signal_and_noise():
     tokens = (torch.arange(600) % 3)[:, None]
     cells = Cells([(0, 0)], tokens, tokens, tokens, tokens > 5)
     noise = drawn(600, 200)
-    signal, error = _signal(cells, noise, 0)
+    signal, error = _signal_and_noise(cells, noise, 0)
     assert error == pytest.approx((3 * 200 / 600) ** 0.5, rel=0.02)  # 200 examples a value, 200 coordinates, 3 values
     assert signal / error == pytest.approx(1, abs=0.1)
     means = torch.zeros(3, 200)
     means[0, 0], means[1, 0], means[2, 1] = 4, -4, 4
-    signal, error = _signal(cells, noise + means[tokens[:, 0]], 0)
+    signal, error = _signal_and_noise(cells, noise + means[tokens[:, 0]], 0)
     assert signal == pytest.approx(4, rel=0.05)
     assert error == pytest.approx(1, rel=0.02)

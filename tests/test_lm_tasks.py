@@ -249,26 +249,6 @@ def test_first_digits_are_uniform():
     assert np.all(abs(counts[1:] - 200) < 5 * np.sqrt(200))
 
 
-@pytest.mark.parametrize("spec", ["parity:n=10,k=4", "multiply:digits=2", "hops:hops=3"])
-def test_held_out_questions_are_never_trained_on(spec: str):
-    source = open_source(spec, 4, held_out=40)
-    train = [source.train(position) for position in range(1500)]
-    trained = {example.question for example in train}
-    validated = {example.question for example in source.validation}
-    tested = {example.question for example in source.test(50)}
-    assert len(source.validation) == 40
-    assert len(source.test(50)) == 50
-    assert source.test(50)[:20] == source.test(20)
-    assert not trained & validated
-    assert not trained & tested
-    assert not validated & tested
-    other = open_source(spec, 5)
-    assert not trained & {example.question for example in other.test(50)}
-    assert [source.train(position) for position in (1400, 3, 700)] == [train[1400], train[3], train[700]]
-    assert source.size is None
-    assert source.spec == get_task(spec, 4).spec
-
-
 def test_small_tasks_say_that_nothing_is_held_out():
     said: list[str] = []
     source = open_source("parity:n=4,k=2", 0, held_out=20, say=said.append)

@@ -16,6 +16,7 @@
 | certificates       | what `lm certify` does: what carries over of the paper's statements, on models of parity      |
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from internalize.lm.data.example import Example
@@ -44,13 +45,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # what needs torch and transformers is imported when it is asked for
-    if name == "Internalization":
-        from internalize.lm.training.internalization import Internalization
+_NEEDS_TORCH = {
+    "Internalization": "internalize.lm.training.internalization",
+    "ask": "internalize.lm.evaluation.evaluate",
+}
 
-        return Internalization
-    if name == "ask":
-        from internalize.lm.evaluation.evaluate import ask
 
-        return ask
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    """Import names that need torch and transformers on first use."""
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NEEDS_TORCH[name]), name)

@@ -83,27 +83,20 @@ class CurriculumOptions:
         return {**asdict(self), **resolved, "smoothing": smoothing}
 
     def curriculum(self) -> Curriculum:
-        """The curriculum of `curriculum.py` behind the method."""
-        match self.method:
-            case "none" | "pause":
-                return self._plain("none")
-            case "cot" | "log-icot":
-                return self._plain(self.method)
-            case "adaptive":
-                return self._plain("log-icot")
-            case "doubling":
-                self._own_removal()
-                return doubling()
-            case "icot" | "icot-steps":
-                return Curriculum("icot", side=self.side, cutoff=self.cutoff)
-
-    def _plain(self, method: Literal["none", "cot", "log-icot"]) -> Curriculum:
-        self._own_removal()
-        return Curriculum(method)
-
-    def _own_removal(self) -> None:
+        """Return the curriculum of `curriculum.py` behind the method."""
+        if self.method in ("icot", "icot-steps"):
+            return Curriculum("icot", side=self.side, cutoff=self.cutoff)
         if self.side != "left" or self.cutoff is not None:
             raise InputError(f"side and cutoff belong to icot and icot-steps; {self.method} has its own removal")
+        match self.method:
+            case "none" | "pause":
+                return Curriculum("none")
+            case "cot":
+                return Curriculum("cot")
+            case "log-icot" | "adaptive":
+                return Curriculum("log-icot")
+            case "doubling":
+                return doubling()
 
     @property
     def subdivides(self) -> bool:

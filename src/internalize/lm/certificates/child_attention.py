@@ -26,13 +26,13 @@ MASS: Final = 0.5
 """Largest mass off the children: they get as much as all other positions together."""
 
 
-def _all_seen(world: LmWorld) -> list[tuple[float, float, int]] | str:
-    """`_seen` of every node, or why there is nothing to see."""
-    if world.silent:
-        return world.silent
+def _attention_of_nodes(world: LmWorld) -> list[tuple[float, float, int]] | str:
+    """`_attention_on_children` of every node, or why there is nothing to see."""
+    if world.not_applicable_reason:
+        return world.not_applicable_reason
     if not world.kept.stages.options.padded:
         return "deleted steps leave no slots, so nodes have no places to attend to"
-    return [_seen(world, node) for node in range(world.task.k - 1)]
+    return [_attention_on_children(world, node) for node in range(world.task.k - 1)]
 
 
 def child_attention(world: LmWorld) -> Finding:
@@ -41,7 +41,7 @@ def child_attention(world: LmWorld) -> Finding:
     The paper has \((1-\delta)/2 \le \sigma \le 1/2\) in its one head, δ next to nothing. Here each child may have a head of its own
     and more than ½ of it, so only the lower side is asked for, and half of it.
     """
-    if isinstance(seen := _all_seen(world), str):
+    if isinstance(seen := _attention_of_nodes(world), str):
         return not_applicable(seen)
     worst = min(range(len(seen)), key=lambda node: seen[node][0])
     weaker, _, sight = seen[worst]
@@ -54,7 +54,7 @@ def child_mass(world: LmWorld) -> Finding:
 
     In the paper it is next to nothing. Here it may be as much as what the children get.
     """
-    if isinstance(seen := _all_seen(world), str):
+    if isinstance(seen := _attention_of_nodes(world), str):
         return not_applicable(seen)
     worst = min(range(len(seen)), key=lambda node: seen[node][1])
     _, mass, sight = seen[worst]
@@ -64,7 +64,7 @@ def child_mass(world: LmWorld) -> Finding:
     return Finding(1 - mass, MASS, where)
 
 
-def _looks(world: LmWorld, node: int) -> list[Tensor]:
+def _attention_on_held_places(world: LmWorld, node: int) -> list[Tensor]:
     """For each child, what each head of the layers that a node may use has on places that hold it: heads × keys, 0 elsewhere."""
     found: list[Tensor] = []
     for child in world.task.children[node]:
@@ -78,12 +78,12 @@ def _looks(world: LmWorld, node: int) -> list[Tensor]:
     return found
 
 
-def _seen(world: LmWorld, node: int) -> tuple[float, float, int]:
+def _attention_on_children(world: LmWorld, node: int) -> tuple[float, float, int]:
     """Attention on the child that has less, greatest mass on both in one head, and the number of positions in sight.
 
     The children are counted at different places: a slot is also where the next step is predicted, and one look is not two.
     """
-    first, second = _looks(world, node)
+    first, second = _attention_on_held_places(world, node)
     other = 1 - torch.eye(first.shape[1])
     weaker = torch.minimum(first.amax(0)[:, None], second.amax(0)[None]) * other
     mass = (first[:, :, None] + second[:, None]) * other

@@ -21,8 +21,8 @@ def hidden_nodes(world: LmWorld) -> Finding:
     bits a wide layer gives away everything. So each node has a control, the parity of its bits with one of them exchanged,
     which nobody asked for; where a control can be read as well the verdict is vacuous.
     """
-    if world.silent:
-        return not_applicable(world.silent)
+    if world.not_applicable_reason:
+        return not_applicable(world.not_applicable_reason)
     if world.task.k == 2:
         return not_applicable("k=2 has no hidden nodes")
     cells, nodes = world.sequences.cells, range(world.task.k - 2)
@@ -32,13 +32,13 @@ def hidden_nodes(world: LmWorld) -> Finding:
         return min(world.probe(states, labels)[1] for states in at)
 
     errors = [least(node, cells.tokens[:, node]) for node in nodes]
-    controls = [least(node, _control(world, node)) for node in nodes]
+    controls = [least(node, _control_labels(world, node)) for node in nodes]
     worst, easiest = max(nodes, key=errors.__getitem__), min(nodes, key=controls.__getitem__)
     where = f"{world.name(worst)}; of controls, that of {world.name(easiest)} is read best, with error {controls[easiest]:.3f}"
     return Finding(errors[worst], ERROR, where, vacuous=controls[easiest] <= ERROR)
 
 
-def _control(world: LmWorld, node: int) -> Tensor:
+def _control_labels(world: LmWorld, node: int) -> Tensor:
     """The parity of a node's bits but the last, and of another one: outside of the secret set, if there is one there."""
     own, known = world.leaves(node), {world.leaves(other) for other in range(world.task.k - 1)}
     others = sorted(set(range(world.task.n)) - own, key=lambda bit: (bit in world.task.secret, bit))
@@ -56,8 +56,8 @@ def frozen_nodes(world: LmWorld) -> Finding:
     The paper's trained layers keep their weights. Here all weights move, and what is asked is that the same direction in the same
     layer still says the same. Nodes that the earlier stage does not have are no part of it.
     """
-    if world.silent:
-        return not_applicable(world.silent)
+    if world.not_applicable_reason:
+        return not_applicable(world.not_applicable_reason)
     if len(world.kept.folders) < 2:
         return not_applicable("the stages were not kept: lm train --keep-stages does")
     found: list[tuple[float, int, int]] = []
@@ -71,7 +71,7 @@ def frozen_nodes(world: LmWorld) -> Finding:
         given = sequences_of(world.kept, stage_budget(stages, min(after - 1, stages.last)))
         one, other = (read_states(world.kept.model(stage), given).states for stage in (before, after))
         for node in nodes:
-            moved = _moved(world, given.cells, node, one, other)
+            moved = _share_read_differently(world, given.cells, node, one, other)
             missing += moved is None
             found += [] if moved is None else [(moved, node, after)]
     left_out = f"; {missing} that a stage had hidden without having them are left out" if missing else ""
@@ -81,7 +81,9 @@ def frozen_nodes(world: LmWorld) -> Finding:
     return Finding(worst, ERROR, f"{world.name(node)} in stage {stage}{left_out}")
 
 
-def _moved(world: LmWorld, cells: Cells, node: int, one: Sequence[Tensor], other: Sequence[Tensor]) -> float | None:
+def _share_read_differently(
+    world: LmWorld, cells: Cells, node: int, one: Sequence[Tensor], other: Sequence[Tensor]
+) -> float | None:
     """How often a node is read differently in other states; None if it is not there in the ones to begin with."""
     shares: list[float] = []
     for layer in world.usable(node):
@@ -98,8 +100,8 @@ def _moved(world: LmWorld, cells: Cells, node: int, one: Sequence[Tensor], other
 def answer(world: LmWorld) -> Finding:
     """The answer in the inference input, generated greedily: the share of questions that are not answered, word for word."""
     kept = world.kept
-    if world.shows:
-        return not_applicable(world.shows)
+    if world.shown_chain_reason:
+        return not_applicable(world.shown_chain_reason)
     found = generate_answers(world.model, kept.text, kept.stages, kept.examples, kept.stages.last)
     wrong = len(kept.examples) - sum(found.right(kept.examples))
     return Finding(wrong / len(kept.examples), ERROR, f"{wrong} of {len(kept.examples)} questions")

@@ -17,13 +17,14 @@ from typing import Any, Final
 from torch import Tensor
 
 from internalize.errors import InputError
+from internalize.lm.data.readers import Say
 from internalize.lm.data.tasks import get_task, is_task
 from internalize.lm.data.tasks.parity import Parity
 from internalize.lm.evaluation.evaluate import our_run
 from internalize.lm.probe.discriminant import Discriminant, fit
 from internalize.lm.probe.gradient_signal import mean_attention
 from internalize.lm.probe.probe import child_positions, fitting_half, sequences_of, stage_budget
-from internalize.lm.probe.probed_models import ProbedModels, Say, open_probed_models
+from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
 from internalize.lm.probe.states import Readings, Sequences, read_states
 from internalize.lm.training.train import kept_stages
 
@@ -128,17 +129,17 @@ class LmWorld:
         return frozenset(bit for bits in below for bit in bits)
 
     @property
-    def shows(self) -> str | None:
+    def shown_chain_reason(self) -> str | None:
         """That the last stage shows some of the chain, if it does: nothing is said about such a model."""
         stages = self.kept.stages
         shown = len(stages.count_slots) - 1 - stages.hidden[-1]
         return f"the last stage of {stages.options.method} shows {shown} steps of the chain" if shown > 0 else None
 
     @property
-    def silent(self) -> str | None:
+    def not_applicable_reason(self) -> str | None:
         """Why nothing is said about the nodes of this model, if there is a reason."""
         shallow = f"{self.layers} layers are fewer than the {self.levels[-1]} levels of the tree"
-        return self.shows or (shallow if self.layers < self.levels[-1] else None)
+        return self.shown_chain_reason or (shallow if self.layers < self.levels[-1] else None)
 
     def probe(self, states: Tensor, labels: Tensor) -> tuple[Discriminant, float]:
         """A probe of labels, one a question, and its error on the questions that it was not fitted to."""

@@ -41,7 +41,7 @@ def graph_levels(steps: Sequence[str]) -> tuple[int, ...] | None:
     levels: list[int] = []
     level_of_result: dict[Fraction, int] = {}
     for step in steps:
-        equation = _equation(step)
+        equation = _parse_equation(step)
         if equation is None:
             return None
         operands, result = equation
@@ -64,38 +64,41 @@ def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[Re
     if source == "auto":
         if not examples:
             raise InputError("there are no examples to tell by where levels could come from")
-        source = _best(examples)
+        source = _detect_source(examples)
     match source:
         case "given":
             for number, example in enumerate(examples, start=1):
                 if example.levels is None:
                     raise InputError(f"levels=given, but example {number} ({_short(example.question)}) has none")
-            return source, [_by_level(example) for example in examples]
+            return source, [_sorted_by_level(example) for example in examples]
         case "graph":
-            return source, [_by_level(_with_graph(example, number)) for number, example in enumerate(examples, start=1)]
+            return source, [
+                _sorted_by_level(_with_graph_levels(example, number))
+                for number, example in enumerate(examples, start=1)
+            ]
         case "steps" | "tokens":
             return source, [e if e.levels is None else replace(e, levels=None) for e in examples]
 
 
-def _best(examples: Sequence[Example]) -> ResolvedSource:
+def _detect_source(examples: Sequence[Example]) -> ResolvedSource:
     if all(example.levels is not None for example in examples):
         return "given"
-    if any(e.steps for e in examples) and all(_equation(step) for e in examples for step in e.steps):
+    if any(e.steps for e in examples) and all(_parse_equation(step) for e in examples for step in e.steps):
         return "graph"
     return "steps" if any(len(example.steps) > 1 for example in examples) else "tokens"
 
 
-def _with_graph(example: Example, number: int) -> Example:
+def _with_graph_levels(example: Example, number: int) -> Example:
     levels = graph_levels(example.steps)
     if levels is None:
-        wrong = next(step for step in example.steps if _equation(step) is None)
+        wrong = next(step for step in example.steps if _parse_equation(step) is None)
         raise InputError(
             f"levels=graph, but step {_short(wrong)} of example {number} is no equation of numbers like 16-3-4=9"
         )
     return replace(example, levels=levels)
 
 
-def _by_level(example: Example) -> Example:
+def _sorted_by_level(example: Example) -> Example:
     levels = example.levels or ()
     order = sorted(range(len(levels)), key=levels.__getitem__)
     if order == list(range(len(levels))):
@@ -103,7 +106,7 @@ def _by_level(example: Example) -> Example:
     return replace(example, steps=tuple(example.steps[i] for i in order), levels=tuple(levels[i] for i in order))
 
 
-def _equation(step: str) -> tuple[list[Fraction], Fraction] | None:
+def _parse_equation(step: str) -> tuple[list[Fraction], Fraction] | None:
     """The operands and the result of a step, if it is an equation of numbers."""
     if len(step) > _MAX_EQUATION:
         return None

@@ -20,6 +20,8 @@ from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.storage.files import reading, write_atomically
 
+Say = Callable[[str], None]
+"""Callback that receives one line a user should know."""
 MAX_LINE: Final = 1_000_000
 """Bytes of a line beyond which it is no example but a mistake."""
 _JSON_SUFFIXES: Final = (".jsonl", ".json")
@@ -54,9 +56,7 @@ def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
     return examples, problems
 
 
-def read_examples(
-    path: Path | str, *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
-) -> list[Example]:
+def read_examples(path: Path | str, *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
     """The examples of a file. Bad lines are an error, or with `skip_bad` are left out and counted through `say`."""
     examples, problems = scan(path)
     if not examples and not problems:
@@ -65,9 +65,7 @@ def read_examples(
     return _without_bad(examples, problems, str(path), "line", hint, skip_bad=skip_bad, say=say)
 
 
-def from_dataset(
-    rows: Iterable[Any], *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
-) -> list[Example]:
+def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
     """The examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line.
 
     `steps` may also be one string, in the format of a text chain. A value None is as good as no value.
@@ -277,7 +275,7 @@ def _without_bad(
     hint: str,
     *,
     skip_bad: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[Example]:
     total = len(examples) + len(problems)
     if not problems:

@@ -10,14 +10,14 @@ questions) would otherwise be trained on what they are tested with.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from internalize.counter import check_seed, words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.readers import read_examples
+from internalize.lm.data.readers import Say, read_examples
 from internalize.lm.data.tasks import Task, TaskStream, get_task, is_task, usage
 from internalize.lm.options import LmTrainOptions
 from internalize.storage.files import reading
@@ -69,7 +69,7 @@ def open_source(
     held_out: int = 512,
     tested: int = 0,
     skip_bad: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Source:
     """Open a task's spec or a file.
 
@@ -85,7 +85,7 @@ def open_source(
     given = read_examples(validation, skip_bad=skip_bad, say=say) if validation else None
     if is_task(data):
         return of_task(get_task(data, seed), validation=given, held_out=held_out, say=say)
-    read = _read(data, skip_bad=skip_bad, say=say)
+    read = _read_file(data, skip_bad=skip_bad, say=say)
     return of_examples(read, seed, validation=given, held_out=held_out, tested=tested, name=data, say=say)
 
 
@@ -94,7 +94,7 @@ def of_task(
     *,
     validation: Sequence[Example] | None = None,
     held_out: int = 512,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Source:
     """A task, one of ours or one's own: a fresh example at every position, questions held out by their digests."""
     return _TaskSource(task, held_out, None if validation is None else list(validation), say)
@@ -108,7 +108,7 @@ def of_examples(
     held_out: int = 512,
     tested: int = 0,
     name: str = "examples",
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Source:
     """Examples that are at hand, from `from_dataset` for instance, held out and ordered as those of a file are."""
     check_seed(seed)
@@ -121,15 +121,15 @@ def of_examples(
 
 
 def eval_examples(
-    data: str, seed: int, count: int, *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None
+    data: str, seed: int, count: int, *, skip_bad: bool = False, say: Say = lambda line: None
 ) -> list[Example]:
     """What to evaluate on when a user names it: `count` test examples of a task, or everything in a file."""
     if is_task(data):
         return _TaskSource(get_task(data, seed), 0, None, say).test(count)
-    return _read(data, skip_bad=skip_bad, say=say)
+    return _read_file(data, skip_bad=skip_bad, say=say)
 
 
-def source_of(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> Source:
+def source_of(options: LmTrainOptions, seed: int, say: Say) -> Source:
     """The data that options of training ask for."""
     return open_source(
         options.data,
@@ -142,7 +142,7 @@ def source_of(options: LmTrainOptions, seed: int, say: Callable[[str], None]) ->
     )
 
 
-def _read(data: str, *, skip_bad: bool, say: Callable[[str], None]) -> list[Example]:
+def _read_file(data: str, *, skip_bad: bool, say: Say) -> list[Example]:
     with reading(Path(data)):
         if not Path(data).exists():
             raise InputError(f"{data!r} is neither a file nor a task; the tasks are {usage()}")
@@ -156,7 +156,7 @@ class _TaskSource(Source):
     def size(self) -> None:
         return None
 
-    def __init__(self, task: Task, held_out: int, given: list[Example] | None, say: Callable[[str], None]) -> None:
+    def __init__(self, task: Task, held_out: int, given: list[Example] | None, say: Say) -> None:
         if held_out < 0:
             raise InputError(f"held_out={held_out} must be at least 0")
         self.task = task
@@ -171,7 +171,7 @@ class _TaskSource(Source):
         self.validation = given[:held_out] if given is not None else self._held_out("validation", held_out)
 
     def train(self, position: int) -> Example:
-        block, at = divmod(_checked(position), _BLOCK)
+        block, at = divmod(_checked_position(position), _BLOCK)
         if self._block[0] != block:
             self._block = (block, self._draw_block(block))
         return self._block[1][at]
@@ -192,7 +192,7 @@ class _TaskSource(Source):
     def _trains(self, example: Example) -> bool:
         if example.question in self._taken:
             return False
-        return not self._shared or _share(example.question) not in _SHARES
+        return not self._shared or _sixteenth_of(example.question) not in _SHARES
 
     def _draw_block(self, block: int) -> list[Example]:
         """The first of a block's own portion of the stream that are for training, and more from far down if they are few."""
@@ -215,7 +215,7 @@ class _TaskSource(Source):
         while len(found) < count:
             portion = _OF * min(count - len(found), _BLOCK) + _BLOCK
             drawn = self.task.examples(stream, start, portion)
-            found += [example for example in drawn if _SHARES.get(_share(example.question)) == stream]
+            found += [example for example in drawn if _SHARES.get(_sixteenth_of(example.question)) == stream]
             start += portion
         return found[:count]
 
@@ -231,12 +231,12 @@ class _FileSource(Source):
         held_out: int,
         tested: int,
         given: list[Example] | None,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self.spec = spec
         self._seed = seed
         if given is None:
-            self.validation, test = _choose(spec, examples, seed, held_out, tested, say)
+            self.validation, test = _draw_held_out(spec, examples, seed, held_out, tested, say)
         else:
             self.validation, test = given[:held_out], given[held_out:]
         self._test = test or self.validation
@@ -261,25 +261,20 @@ class _FileSource(Source):
         return len(self._examples)
 
     def train(self, position: int) -> Example:
-        epoch, at = divmod(_checked(position), self.size)
+        epoch, at = divmod(_checked_position(position), self.size)
         if self._epoch[0] != epoch:
-            self._epoch = (epoch, _order(words(self._seed, "order", epoch * self.size, self.size)))
+            self._epoch = (epoch, _draw_order(words(self._seed, "order", epoch * self.size, self.size)))
         return self._examples[self._epoch[1][at]]
 
     def test(self, count: int | None = None) -> list[Example]:
         return list(self._test) if count is None else self._test[:count]
 
     def training_sample(self, count: int) -> list[Example]:
-        sample: dict[Example, None] = {}
-        for example in self._examples:
-            if len(sample) >= count:
-                break
-            sample[example] = None
-        return list(sample)
+        return list(dict.fromkeys(self._examples))[:count]
 
 
-def _choose(
-    spec: str, examples: list[Example], seed: int, held_out: int, tested: int, say: Callable[[str], None]
+def _draw_held_out(
+    spec: str, examples: list[Example], seed: int, held_out: int, tested: int, say: Say
 ) -> tuple[list[Example], list[Example]]:
     """Examples for validation and for test, drawn by the seed: each no more than a tenth (but one), in the file's order."""
     most = max(1, len(examples) // 10)
@@ -289,23 +284,23 @@ def _choose(
                 f"{spec}: {most} of its {len(examples)} examples are held out for {what}, not {count} (a tenth is the most)"
             )
     held_out, tested = min(held_out, most), min(tested, most, max(0, len(examples) - most - 1))
-    order = _order(words(seed, "validation", 0, len(examples)))
+    order = _draw_order(words(seed, "validation", 0, len(examples)))
     chosen = order[:held_out], order[held_out : held_out + tested]
     first, second = ([examples[i] for i in sorted(some)] for some in chosen)
     return first, second
 
 
-def _order(drawn: "NDArray[np.uint64]") -> list[int]:
+def _draw_order(drawn: "NDArray[np.uint64]") -> list[int]:
     """A uniformly drawn order, from as many random words."""
     return drawn.argsort(kind="stable").tolist()
 
 
-def _share(question: str) -> int:
+def _sixteenth_of(question: str) -> int:
     """Which sixteenth of all questions this one belongs to."""
     return hashlib.blake2b(question.encode(), digest_size=1).digest()[0] % _OF
 
 
-def _checked(position: int) -> int:
+def _checked_position(position: int) -> int:
     if position < 0:
         raise InputError(f"position={position} is below 0; training data begin there")
     return position

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.levels import resolve_levels
+from internalize.lm.data.readers import Say
 from internalize.lm.data.source import eval_examples
 from internalize.lm.data.tasks import get_task, is_task
 from internalize.lm.options import CurriculumOptions
@@ -17,11 +18,8 @@ from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
 from internalize.lm.training.train import KIND, run_source
-from internalize.storage.files import present, read_json
+from internalize.storage.files import Json, present, read_json
 from internalize.storage.runs import Run
-
-Json = dict[str, Any]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,17 @@ def evaluate(
         "generated_tokens": hidden.generated_tokens,
     }
     if every_stage:
-        result["stages"] = [_row(subject, stage, answers) for stage, answers in found.items()]
+        result["stages"] = [
+            {
+                "stage": stage + 1,
+                "hidden": stages.hidden[stage],
+                "exact_match": answers.exact_match(examples),
+                "without_room": _without_room(subject, stage),
+                "generated_tokens": answers.generated_tokens,
+                "examples_per_second": len(examples) / answers.seconds,
+            }
+            for stage, answers in found.items()
+        ]
     if chain:
         written = ask(0, true_length=True)
         result["chain_exact_match"] = found[0].exact_match(examples)
@@ -213,27 +221,15 @@ def evaluate(
     return Evaluation(hidden, {**result, "seconds": round(time.perf_counter() - began, 3)})
 
 
-def _row(subject: Subject, stage: int, answers: Answers) -> Json:
-    return {
-        "stage": stage + 1,
-        "hidden": subject.stages.hidden[stage],
-        "exact_match": answers.exact_match(subject.examples),
-        "without_room": _without_room(subject, stage),
-        "generated_tokens": answers.generated_tokens,
-        "examples_per_second": len(subject.examples) / answers.seconds,
-    }
-
-
 def our_run(folder: Path, asked_by: str) -> Run | None:
     """The run of `lm train` in a folder. A model's config.json is none: it names no kind."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder, so no run and no model is in it")
     run = Run(folder)
-    if (
-        not run.exists
-        or (folder / PROMPT_FILE).exists()
-        or "model_type" in (config := read_json(folder / "config.json"))
-    ):
+    if not run.exists or (folder / PROMPT_FILE).exists():
+        return None
+    config = read_json(folder / "config.json")
+    if "model_type" in config:
         return None
     if config.get("kind") != KIND:
         raise InputError(

@@ -6,7 +6,7 @@ and when they begin are those of `Internalization` and `Schedule`; nothing is de
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from internalize.errors import InputError
+from internalize.lm.data.readers import Say
 from internalize.lm.evaluation.flops import Gpu, ModelSize, model_size
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, with_method
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import MAX_OFFSET, TextStages
 from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.generation import continuation_length
 from internalize.lm.training.internalization import SAMPLE, Internalization
 from internalize.lm.training.models import load_tokenizer, model_config
 
@@ -33,7 +35,7 @@ def expected_lengths(stages: TextStages, chains: Iterable[Chain], *, smooth: boo
     every number of hidden units, and replay and smoothing are averages over these numbers.
     """
     total, count = np.zeros((2, stages.count)), 0
-    for chain, times in _kinds(chains):
+    for chain, times in _distinct_lengths(chains):
         total += times * _chain_lengths(stages, chain, smooth=smooth and math.isfinite(stages.options.smoothing))
         count += times
     return total / count
@@ -46,8 +48,8 @@ def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats
     shown = len(chain) - gone
     hidden = np.array([stages.hidden_units(chain, stage) for stage in range(stages.count)])
     slots = np.array(stages.count_slots)[np.minimum(np.arange(units + 1), len(stages.count_slots) - 1)]
-    by_count = _powers(shown + slots * options.padded)
-    by_stage = _powers(shown[hidden] + np.array(stages.stage_slots) * options.padded)
+    by_count = _first_two_powers(shown + slots * options.padded)
+    by_stage = _first_two_powers(shown[hidden] + np.array(stages.stage_slots) * options.padded)
     if smooth:
         offsets = np.arange(MAX_OFFSET + 1)
         chances = np.exp(-options.smoothing * offsets)  # of at least this offset
@@ -73,11 +75,11 @@ def _scattered(length: int, sizes: NDArray[Any]) -> _Floats:
     return np.array([length - gone, length**2 - 2 * length * gone + gone_squared], dtype=np.float64)
 
 
-def _powers(lengths: NDArray[Any]) -> _Floats:
+def _first_two_powers(lengths: NDArray[Any]) -> _Floats:
     return np.stack([lengths, lengths**2]).astype(np.float64)
 
 
-def _kinds(chains: Iterable[Chain]) -> list[tuple[Chain, int]]:
+def _distinct_lengths(chains: Iterable[Chain]) -> list[tuple[Chain, int]]:
     """One chain of each kind, as far as lengths go, and how often the kind occurs. Generated tasks have few."""
     kinds: dict[tuple[Any, ...], tuple[Chain, int]] = {}
     for chain in chains:
@@ -177,7 +179,7 @@ def plan(
     seed: int = 0,
     by: By = "stages",
     gpu: Gpu | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Plan:
     """What training with these options costs, for each of the methods in place of ``options.method``.
 
@@ -192,7 +194,7 @@ def plan(
     """
     gpu = gpu or Gpu()
     methods = tuple(dict.fromkeys(methods))
-    _check(options, methods, by)
+    _check_methods(options, methods, by)
     tokenizer, source = load_tokenizer(options.model), None
     works: list[Internalization] = []
     for method in methods:
@@ -217,12 +219,12 @@ def plan(
         model=options.model,
         size=size,
         longest=longest,
-        written=_answer(size, written),
+        written=_mean_answer(size, written),
         methods=tuple(replace(p, ratio_to_icot=None if icot is None else p.flops / icot) for p in plans),
     )
 
 
-def _check(options: LmTrainOptions, methods: Sequence[LmMethod], by: By) -> None:
+def _check_methods(options: LmTrainOptions, methods: Sequence[LmMethod], by: By) -> None:
     if not methods:
         raise InputError("methods is empty; name at least one to plan")
     for method in methods:
@@ -261,7 +263,8 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
         )
     flops = sum(row.flops for row in rows)
     given = stages.stage_slots[-1] if options.padded else 0
-    answers = [(len(c.prompt) + given, _shown(stages, c) + len(c.answer)) for c in chains]
+    # The last stage shows nothing of a chain, except with `cot`.
+    answers = [(len(c.prompt) + given, continuation_length(stages, c, stages.last)) for c in chains]
     return MethodPlan(
         method=options.method,
         levels=work.levels,
@@ -274,24 +277,19 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
         # A stage that is subdivided takes more than planned, but no run more than its updates in all.
         upper_bound=(options.advance == "accuracy" or options.stop_at is not None)
         and (by == "steps" or not options.subdivides),
-        reason=_reason(options, stages, begins, total),
-        answer=_answer(size, answers),
+        reason=_bound_reason(options, stages, begins, total),
+        answer=_mean_answer(size, answers),
     )
 
 
-def _shown(stages: TextStages, chain: Chain) -> int:
-    """Tokens of the chain that the last stage shows: none, but for `cot`."""
-    return sum(map(len, chain.units[stages.hidden_units(chain, stages.last) :]))
-
-
-def _answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
+def _mean_answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
     """The average of answers with so many tokens given and so many generated."""
     flops = sum(size.answer_flops(*answer) for answer in answers)
     given, generated = (sum(tokens) for tokens in zip(*answers, strict=True))
     return AnswerPlan(given / len(answers), generated / len(answers), flops / len(answers))
 
 
-def _reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
+def _bound_reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
     said: list[str] = []
     missed = next(((s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total), None)
     if missed is not None:

@@ -75,7 +75,7 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
     signal: list[list[float]] = []
     noise: list[list[float]] = []
     for parts in zip(*gradients, strict=True):
-        pairs = [_signal(sequences.cells, torch.cat(parts)[:, cell], cell) for cell in range(len(children))]
+        pairs = [_signal_and_noise(sequences.cells, torch.cat(parts)[:, cell], cell) for cell in range(len(children))]
         signal.append([pair[0] for pair in pairs])
         noise.append([pair[1] for pair in pairs])
     nothing: list[list[float] | None] = [None] * len(children)
@@ -85,9 +85,9 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Sequenc
     return Signals(
         signal,
         noise,
-        [nothing, *([_on_children(layer, children) for layer in attention] or below)],
-        [nothing, *([_on_children(layer, _pulled(layer, children)) for layer in scores] or below)],
-        [nowhere, *([_on_others(layer, children) for layer in scores] or [nowhere] * (len(signal) - 1))],
+        [nothing, *([_values_on_children(layer, children) for layer in attention] or below)],
+        [nothing, *([_values_on_children(layer, _children_with_pull(layer, children)) for layer in scores] or below)],
+        [nowhere, *([_median_on_others(layer, children) for layer in scores] or [nowhere] * (len(signal) - 1))],
     )
 
 
@@ -148,7 +148,7 @@ def _at_cells(values: Tensor, predicted: Tensor) -> Tensor:
     return torch.stack([at_positions(values, predicted[:, cell]) for cell in range(predicted.shape[1])], 1)
 
 
-def _signal(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
+def _signal_and_noise(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
     """Signal and noise of one cell's gradients, examples × width."""
     tokens = cells.tokens[: len(gradients), cell]
     having = tokens != IGNORED
@@ -162,7 +162,9 @@ def _signal(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
     return signal**0.5, noise**0.5
 
 
-def _on_children(values: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[list[float] | None]:
+def _values_on_children(
+    values: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]
+) -> list[list[float] | None]:
     """From cells × heads × keys, the greatest over heads at one position of each child: different positions, so that one key
     does not stand for two children (a step's own is the one that predicts the next), and those at which the least of them is
     greatest.
@@ -179,14 +181,14 @@ def _on_children(values: Tensor, children: Sequence[Sequence[tuple[int, ...]] | 
     return found
 
 
-def _pulled(
+def _children_with_pull(
     scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]
 ) -> list[Sequence[tuple[int, ...]] | None]:
     """The children, but None for a cell whose keys have no pull at all: the loss asks nothing of its position in this layer."""
     return [each if bool((scores[cell] != 0).any()) else None for cell, each in enumerate(children)]
 
 
-def _on_others(scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[float | None]:
+def _median_on_others(scores: Tensor, children: Sequence[Sequence[tuple[int, ...]] | None]) -> list[float | None]:
     """From cells × heads × keys, the median over the keys that are seen and no child's of the greatest over heads."""
     found: list[float | None] = []
     for cell, each in enumerate(children):

@@ -21,8 +21,7 @@ from internalize.lm.probe.stalls import accounts
 from internalize.lm.probe.states import Budget, Cells, Readings, Sequences, at_positions, cells_of, places, read_states
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
-
-Json = dict[str, Any]
+from internalize.storage.files import Json
 
 
 def probe(
@@ -65,7 +64,7 @@ def probe(
         "steps": len(kept.levels),
         "levels": kept.levels,
         "rows": rows,
-        "accounts": accounts([*rows, *also], dict(enumerate(stages.hidden, 1)), kept.before, _made_of(kept)),
+        "accounts": accounts([*rows, *also], dict(enumerate(stages.hidden, 1)), kept.before, _child_steps(kept)),
         "seconds": round(time.perf_counter() - began, 3),
     }
 
@@ -119,7 +118,7 @@ def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: An
             measured["agreement"] = None
             if earlier is not None and hidden_before is not None and readings.read[layer].numel():
                 some = cells.having(cell) & hidden_before[:, cell]
-                measured["agreement"] = _share(readings.read[layer][some, cell], earlier.read[layer][some, cell])
+                measured["agreement"] = _agreement(readings.read[layer][some, cell], earlier.read[layer][some, cell])
             measured["gradient"] = signals.gradient[layer][cell]
             measured["gradient_error"] = signals.gradient_error[layer][cell]
             measured["child_attention"] = signals.attention[layer][cell]
@@ -155,7 +154,7 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
         "chance": chance(true[judged]),
         "probe": probed(predicted, having),
         "probe_slot": probed(own, in_slots) if int(in_slots.sum()) >= FEWEST else None,
-        "lens": _share(readings.read[layer][judged, cell], true[judged]) if readable else None,
+        "lens": _agreement(readings.read[layer][judged, cell], true[judged]) if readable else None,
         "error": readings.error[layer][judged, cell].double().mean().item() if readable else None,
     }
 
@@ -186,7 +185,7 @@ def child_positions(kept: ProbedModels, sequences: Sequences) -> list[list[tuple
     return [list(map(positions, kept.children[element])) for element, _ in cells.keys]
 
 
-def _made_of(kept: ProbedModels) -> list[list[int]] | None:
+def _child_steps(kept: ProbedModels) -> list[list[int]] | None:
     """For each step, and last the answer, the steps that it is made of, from 1; None where that is not known."""
     asked = {len(example.question.split()) for example in kept.examples}
     if kept.children is None or len(asked) != 1 or len(kept.children) != len(kept.levels) + 1:
@@ -203,7 +202,7 @@ def fitting_half(seed: int, count: int) -> Tensor:
     return fitted
 
 
-def _share(read: Tensor, true: Tensor) -> float | None:
+def _agreement(read: Tensor, true: Tensor) -> float | None:
     """How many agree; None of nothing."""
     return (read == true).double().mean().item() if len(read) else None
 

@@ -1,6 +1,6 @@
 """What `lm probe` looks at: the models that a run kept at the ends of its stages, or a single one, and examples to read."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
+from internalize.lm.data.readers import Say
 from internalize.lm.data.source import eval_examples, open_source
 from internalize.lm.data.tasks import get_task, is_task
 from internalize.lm.evaluation.evaluate import as_asked, our_run
@@ -18,7 +19,6 @@ from internalize.lm.training.train import kept_stages, run_source
 from internalize.storage.files import present
 from internalize.storage.runs import Run
 
-Say = Callable[[str], None]
 FEWEST: Final = 64
 """Examples that must have a token for it to be read: half of them fit the probe, half judge it."""
 
@@ -93,24 +93,24 @@ def open_probed_models(
     asking = PromptSpec.read(min(found.items())[1] if run else folder)
     if not run:
         found = {_stage_of(folder, len(asking.hidden)): folder}
-    order = _order(run) if run else list(found)
+    order = _training_order(run) if run else list(found)
     final = next((stage for stage in reversed(order) if stage in found), max(found))
-    asked = _asked(stage, list(found), final)
+    asked = _select_stages(stage, list(found), final)
     original = _examples(run, asking, data, seed, examples, say)
     model, tokenizer = load_model(found[asked[0]])
     text, stages, given = as_asked(found[asked[0]], asking, model, tokenizer, original, say)
-    kept = _fitting(given, text, stages, positions_of(model.config), say)
+    kept = _examples_that_fit(given, text, stages, positions_of(model.config), say)
     spec = data or asking.data
     return ProbedModels(
         found,
-        _before(order, found),
+        _starting_stages(order, found),
         final,
         asked,
         text,
         stages,
         [given[i] for i in kept],
         # A curriculum without levels drops them; the order of its steps is that of the data.
-        _levels([given[i] if given[i].levels else original[i] for i in kept]),
+        _step_levels([given[i] if given[i].levels else original[i] for i in kept]),
         get_task(spec, seed).children if is_task(spec) else None,
         spec,
         seed,
@@ -125,7 +125,7 @@ def _stage_of(folder: Path, last: int) -> int:
     return said if 1 <= said <= last else last
 
 
-def _order(run: Run) -> list[int]:
+def _training_order(run: Run) -> list[int]:
     """Stages in the order of training; of adaptive one may come twice."""
     records = run.result["stages"] if run.finished else run.metrics()
     order = [stage for stage, _ in groupby(int(record["stage"]) for record in records)]
@@ -133,7 +133,7 @@ def _order(run: Run) -> list[int]:
     return order[:-1] if again else order  # the model that was kept is that of the time before
 
 
-def _before(order: Sequence[int], kept: Collection[int]) -> dict[int, int]:
+def _starting_stages(order: Sequence[int], kept: Collection[int]) -> dict[int, int]:
     """The stage with whose model each stage began. In the order of training that is the latest one before it that hides less:
     what is given up is followed by something smaller.
     """
@@ -141,7 +141,7 @@ def _before(order: Sequence[int], kept: Collection[int]) -> dict[int, int]:
     return {stage: earlier for stage, earlier in begins.items() if earlier in kept and stage in kept}
 
 
-def _asked(stage: str, found: Sequence[int], final: int) -> list[int]:
+def _select_stages(stage: str, found: Sequence[int], final: int) -> list[int]:
     if stage == "all":
         return list(found)
     number = final if stage == "last" else int(stage) if stage.isdecimal() else 0
@@ -153,7 +153,7 @@ def _asked(stage: str, found: Sequence[int], final: int) -> list[int]:
 def _examples(run: Run | None, asking: PromptSpec, data: str, seed: int, count: int, say: Say) -> list[Example]:
     """Examples whose questions differ: a probe that met one of them twice would only have to remember it."""
     if data and not is_task(data):
-        return _different(eval_examples(data, seed, count, say=say))[:count]
+        return _distinct_questions(eval_examples(data, seed, count, say=say))[:count]
     if not data and run is None and not is_task(asking.data):
         raise InputError(
             f"the model was trained on {asking.data}, and only its run folder knows what was held out: give that, or --data"
@@ -161,19 +161,19 @@ def _examples(run: Run | None, asking: PromptSpec, data: str, seed: int, count: 
     source = run_source(run, say) if run and not data else open_source(data or asking.data, seed, held_out=0, say=say)
     if source.spec != asking.data:
         say(f"{source.spec} is not what the model was trained on, which is {asking.data}")
-    held_out = _different(source.test(count))
+    held_out = _distinct_questions(source.test(count))
     if len(held_out) == count:
         return held_out
-    found = _different([*held_out, *source.training_sample(count)])[:count]
+    found = _distinct_questions([*held_out, *source.training_sample(count)])[:count]
     say(f"{len(held_out)} held-out questions differ; {len(found) - len(held_out)} of training are read, too")
     return found
 
 
-def _different(examples: Sequence[Example]) -> list[Example]:
+def _distinct_questions(examples: Sequence[Example]) -> list[Example]:
     return list({example.question: example for example in reversed(examples)}.values())[::-1]
 
 
-def _fitting(
+def _examples_that_fit(
     examples: Sequence[Example], text: TextFormat, stages: TextStages, room: int | None, say: Say
 ) -> list[int]:
     """Which examples have room in the model's positions at every stage."""
@@ -188,7 +188,7 @@ def _fitting(
     return kept
 
 
-def _levels(examples: Sequence[Example]) -> list[int | None]:
+def _step_levels(examples: Sequence[Example]) -> list[int | None]:
     """The level of each step, where all examples that have the step agree."""
     by_step: dict[int, set[int | None]] = {}
     for example in examples:

@@ -21,7 +21,8 @@ training example of the stage supervises; a loss at every layer is not in it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-Json = dict[str, Any]
+from internalize.storage.files import Json
+
 Row = Mapping[str, Any]
 READ: Final = 0.9
 """A step is read where the probe has gone this part of the way from chance to no error."""
@@ -67,9 +68,9 @@ def accounts(
                 "missing": [
                     {
                         "step": step,
-                        "probe": _best(steps[step]),
-                        "probe_before": _best(earlier[step]) if earlier and step in earlier else None,
-                        **_why(step, steps, step in had, made_of),
+                        "probe": _best_probe(steps[step]),
+                        "probe_before": _best_probe(earlier[step]) if earlier and step in earlier else None,
+                        **_explain_missing(step, steps, step in had, made_of),
                     }
                     for step in missing
                 ],
@@ -83,11 +84,11 @@ def read_from(layers: Sequence[Row]) -> int | None:
     return next((r["layer"] for r in layers if r["probe"] >= r["chance"] + READ * (1 - r["chance"])), None)
 
 
-def _best(layers: Sequence[Row]) -> float:
+def _best_probe(layers: Sequence[Row]) -> float:
     return max(row["probe"] for row in layers)
 
 
-def _why(
+def _explain_missing(
     step: int,
     steps: Mapping[int, Sequence[Row]],
     had: bool,
@@ -96,11 +97,11 @@ def _why(
     """The reason; and the pull of the child that is pulled less, in the layer where it stands out most."""
     children: Sequence[int] = () if made_of is None else made_of[step - 1]
     known = made_of is not None and all(child in steps for child in children)
-    there = [_there(steps[child]) for child in children if child in steps]
+    there = [_usable_from_layer(steps[child]) for child in children if child in steps]
     from_layer = max((layer for layer in there if layer is not None), default=0) + 1
     above = [row for row in steps[step] if row["layer"] >= from_layer]
     pulls = [(min(row["child_pull"]), row["other_pull"]) for row in above if row["child_pull"]]
-    pull, others = max(pulls, key=lambda pair: pair[0] / _floor(pair[1]), default=(None, None))
+    pull, others = max(pulls, key=lambda pair: pair[0] / _pull_floor(pair[1]), default=(None, None))
     if had:
         reason = "lost"
     elif not known:
@@ -108,7 +109,7 @@ def _why(
     elif None in there:
         reason = "waiting"
     elif pull is not None:
-        reason = "pulled" if pull >= ABOVE * _floor(others) else "faint"
+        reason = "pulled" if pull >= ABOVE * _pull_floor(others) else "faint"
     elif any(row["child_attention"] is None for row in above):
         reason = "unknown"
     else:
@@ -116,10 +117,10 @@ def _why(
     return {"reason": reason, "pull": pull, "other_pull": others}
 
 
-def _there(layers: Sequence[Row]) -> int | None:
+def _usable_from_layer(layers: Sequence[Row]) -> int | None:
     """The layer from which a step can be used: at once if it stands in the text."""
     return 0 if layers[0]["shown"] == 1 else read_from(layers)
 
 
-def _floor(others: float | None) -> float:
+def _pull_floor(others: float | None) -> float:
     return max(others or 0.0, NOISE)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from typing import Final
 
 from internalize.curriculum import Curriculum, at_or_last, hidden_at, subdivide
@@ -209,7 +209,5 @@ def smoothing_offset(smoothing: float, chance: float) -> int:
 
 def _prefix_lengths(chain: Chain, right: bool) -> list[int]:
     """Tokens in the first (or last) 0, 1, … units."""
-    lengths = [0]
-    for unit in reversed(chain.units) if right else chain.units:
-        lengths.append(lengths[-1] + len(unit))
-    return lengths
+    units = reversed(chain.units) if right else chain.units
+    return list(accumulate(map(len, units), initial=0))

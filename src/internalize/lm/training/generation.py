@@ -97,7 +97,7 @@ def generate_answers(
         raise InputError(f"batch={batch} must be at least 1")
     if longest is not None and longest < 1:
         raise InputError(f"longest={longest} must be at least 1")
-    model = _generating(model)
+    model = _unwrapped(model)
     chains = text.chains(examples)
     lengths = [continuation_length(stages, chain, stage) for chain in chains]
     room = [positions_left(model, stages, chain, stage) for chain in chains]
@@ -146,7 +146,7 @@ def _positions(model: Any) -> int:
     return positions_of(model.config) or sys.maxsize
 
 
-def _generating(model: Any) -> Any:
+def _unwrapped(model: Any) -> Any:
     """The model that generates inside of what wraps it: adapters are part of its layers."""
     model = model.module if hasattr(model, "module") else model  # of several processes
     return model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -177,14 +177,18 @@ def _generate(
         pad_token_id=text.pad,
     )
     beyond = ids.shape[1] + _gap(stages, stage) + (forced or most)
-    with torch.no_grad(), _config(model, greedy), _positioned(model, stages, chains, stage, beyond):
+    with (
+        torch.no_grad(),
+        _temporary_generation_config(model, greedy),
+        _training_positions(model, stages, chains, stage, beyond),
+    ):
         out = model.generate(input_ids=ids, attention_mask=mask, generation_config=greedy)
     new: list[list[int]] = out[:, ids.shape[1] :].tolist()
     return [row[: row.index(text.end) + 1] if text.end in row else row for row in new]
 
 
 @contextlib.contextmanager
-def _config(model: Any, config: Any) -> Generator[None]:
+def _temporary_generation_config(model: Any, config: Any) -> Generator[None]:
     """Generate as this config says and nothing else: a model's own may hold a temperature or a penalty on repetition."""
     own = model.generation_config
     model.generation_config = config
@@ -195,7 +199,9 @@ def _config(model: Any, config: Any) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _positioned(model: Any, stages: TextStages, chains: Sequence[Chain], stage: int, beyond: int) -> Generator[None]:
+def _training_positions(
+    model: Any, stages: TextStages, chains: Sequence[Chain], stage: int, beyond: int
+) -> Generator[None]:
     """Give generated tokens the positions that they had in training: with ``keep_positions``, after a gap. The gap is where
     the hidden tokens were: before everything that is generated or, for ``side="right"``, before the answer.
 

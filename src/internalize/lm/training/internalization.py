@@ -1,12 +1,13 @@
 """Everything that a plain `transformers.Trainer` needs to internalize a chain of thought, built from options and data."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from internalize.lm.data.example import Example
 from internalize.lm.data.levels import resolve_levels
+from internalize.lm.data.readers import Say
 from internalize.lm.data.source import Source, source_of
 from internalize.lm.options import LevelSource, LmTrainOptions
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
@@ -24,7 +25,7 @@ ROOM: Final = 16
 """Positions of a new model beyond its longest example."""
 
 
-def _spread(examples: Sequence[Example]) -> list[Example]:
+def _representative_sample(examples: Sequence[Example]) -> list[Example]:
     """Examples from everywhere, the longest among them: a file may be sorted."""
     every = max(1, -(-len(examples) // SAMPLE))
     long = sorted(examples, key=lambda e: len(e.question) + sum(map(len, e.steps)) + len(e.answer))[-SAMPLE // 10 :]
@@ -49,7 +50,7 @@ class Internalization:
         *,
         seed: int = 0,
         source: Source | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        say: Say = lambda line: None,
     ) -> None:
         self.options, self.seed = options, seed
         self.source = source or source_of(options, seed, say)
@@ -62,7 +63,7 @@ class Internalization:
         self.tokenizer = tokenizer or word_tokenizer(all_of_it)
         self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
         validation = self.leveled(self.source.validation)
-        chains = self.text.chains(_spread(leveled[: len(everything)]))
+        chains = self.text.chains(_representative_sample(leveled[: len(everything)]))
         self.stages = TextStages.measure(options, chains, self.text.slot)
         self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(everything) :])]))
         """Positions that the longest sequence needs, at whatever stage, what is held out included."""

@@ -1,7 +1,7 @@
 """Models: made from a config or loaded, and written so that transformers alone can load them."""
 
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
+from internalize.lm.data.readers import Say
 from internalize.lm.options import CurriculumOptions, LmModelOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
@@ -137,7 +138,7 @@ def _load_weights(name: str | Path, **how: Any) -> Any:
     model, told = _load(AutoModelForCausalLM, name, use_safetensors=True, output_loading_info=True, **how)
     if missing := sorted(told["missing_keys"]):
         raise InputError(f"model {str(name)!r} is not whole: it has no weights for {', '.join(missing[:3])}")
-    integers = _integers(Path(name))
+    integers = _non_float_weights(Path(name))
     for weight, values in model.named_parameters():
         if not bool(values.isfinite().all()):
             raise InputError(f"{name}: {weight} has entries that are not finite")
@@ -148,7 +149,7 @@ def _load_weights(name: str | Path, **how: Any) -> Any:
     return model
 
 
-def _integers(folder: Path) -> dict[str, str]:
+def _non_float_weights(folder: Path) -> dict[str, str]:
     """What a model's files hold that is no floating-point number, each with its dtype: transformers would convert it in silence."""
     from safetensors import SafetensorError, safe_open
 
@@ -311,9 +312,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def check_vocabulary(
-    name: str | Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Callable[[str], None]
-) -> None:
+def check_vocabulary(name: str | Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Say) -> None:
     """Refuse a tokenizer with tokens that the model has not, and data whose words the tokenizer has not."""
     chains = text.chains(examples)
     known = int(model.get_input_embeddings().weight.shape[0])

@@ -39,17 +39,17 @@ def get_task(spec: str, seed: int = 0) -> Task:
         option, _, value = (text.strip() for text in part.partition("="))
         if option not in allowed:
             raise InputError(
-                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {name}:{_sample(name)})"
+                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {name}:{_default_options(name)})"
             )
         if option in given:
             raise InputError(f"{spec!r}: {option} is given twice")
         if not (value.isascii() and value.isdigit() and len(value) < 20):
-            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {name}:{_sample(name)})")
+            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {name}:{_default_options(name)})")
         given[option] = int(value)
     return _KINDS[name](**{"seed": check_seed(seed), **given})
 
 
-def _sample(name: str) -> str:
+def _default_options(name: str) -> str:
     return ",".join(f"{option}={value}" for option, value in TASKS[name].items())
 
 

@@ -1,7 +1,7 @@
 """What every task is."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import ClassVar, Final, Literal, get_args
 
 from internalize.counter import check_seed
@@ -18,7 +18,7 @@ class Task(ABC):
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        check_seed(self._values()["seed"])
+        check_seed(asdict(self)["seed"])
 
     @property
     @abstractmethod
@@ -43,12 +43,9 @@ class Task(ABC):
     @property
     def spec(self) -> str:
         """The task as `get_task` reads it, its seed included."""
-        return f"{self.name}:{','.join(f'{name}={value}' for name, value in self._values().items())}"
+        return f"{self.name}:{','.join(f'{name}={value}' for name, value in asdict(self).items())}"
 
     @classmethod
     def options(cls) -> dict[str, int]:
         """The options but the seed, with their defaults."""
         return {field.name: field.default for field in fields(cls) if field.name != "seed"}  # pyright: ignore[reportReturnType]
-
-    def _values(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -71,7 +71,7 @@ class Hops(Task):
         chains = [things[at : at + length] for at in range(0, len(things), length)]
         facts = [_fact(inner, outer) for chain in chains for inner, outer in pairwise(chain)]
         asked = chains[0]
-        steps, levels = _joined(asked)
+        steps, levels = _join_facts(asked)
         question = " ".join([*(facts[i] for i in order), f"where is the {asked[0]} ?"])
         return Example(question, tuple(steps), asked[-1], tuple(levels))
 
@@ -80,7 +80,7 @@ def _fact(inner: str, outer: str) -> str:
     return f"the {inner} is in the {outer} ."
 
 
-def _joined(chain: list[str]) -> tuple[list[str], list[int]]:
+def _join_facts(chain: list[str]) -> tuple[list[str], list[int]]:
     """What the facts of a chain give when neighbours are joined, level by level, and the levels."""
     steps: list[str] = []
     levels: list[int] = []
