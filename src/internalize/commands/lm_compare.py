@@ -60,12 +60,13 @@ class LmCompare:
         quiet_transformers()
 
         from internalize.lm.evaluation.comparison import compare
-        from internalize.lm.evaluation.jobs import ExecutionSettings
+        from internalize.lm.evaluation.jobs import ExecutionSettings, LmJobOutcome
 
         out = self.out or default_out("lm-compare")
         if self.out is None:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
+        outcomes: list[LmJobOutcome] = []
         with ProgressDisplay(f"lm compare {self.options.data}") as progress:
             rows = compare(
                 self.options,
@@ -78,10 +79,15 @@ class LmCompare:
                 how=ExecutionSettings(device, self.threads, self.checkpoint_steps),
                 report=progress.show,
                 refused=lambda folder, reason: failed.append({"run": str(folder), "reason": reason}),
+                finished=outcomes.append,
                 say=say,
             )
         if self.json:
-            print_json({"rows": rows, "failed": failed, "out": str(out)})
+            updates = {
+                "updates_trained": sum(outcome.trained for outcome in outcomes),
+                "updates_shared": sum(outcome.shared for outcome in outcomes),
+            }
+            print_json({"rows": rows, "failed": failed, "out": str(out), **updates})
         elif rows:
             _print(rows)
         for failure in failed:

@@ -20,20 +20,20 @@ from typing import Any, Final, Literal, get_args
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
-from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob
+from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
 from internalize.lm.evaluation.linear import against_linear, explicit_and_after
 from internalize.lm.evaluation.plan import expected_lengths, stage_begins
+from internalize.lm.evaluation.sharing import drop_first_stages, may_begin, share_first_stages
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive, with_method
 from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.internalization import SAMPLE, Internalization
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, load_tokenizer
 from internalize.lm.training.train import KIND, check_finished, run_config
 from internalize.parallel.pool import run_all
-from internalize.storage.files import present, write_json
+from internalize.storage.files import Json, present, write_json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of, over_seeds
 
-Json = dict[str, Any]
 Budget = Literal["steps", "tokens"]
 DEFAULT_METHODS: Final[tuple[LmMethod, ...]] = ("cot", "icot", "log-icot", "pause", "none")
 SAME: Final = 0.005
@@ -179,11 +179,13 @@ def compare(
     how: ExecutionSettings = ExecutionSettings(),  # noqa: B008  (frozen)
     report: Callable[[float, float, str], None] = lambda done, total, seen: None,
     refused: Callable[[Path, str], None] | None = None,
+    finished: Callable[[LmJobOutcome], None] = lambda outcome: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Json]:
     """Train every method with every seed at every budget, and return a row for each method and budget.
 
     The runs are those of `lm train`, each in ``out/<budget>/<method>/seed-<seed>``; the rows are also in ``out/rows.json``.
+    Methods that begin with the same first stage train it once per seed and budget.
 
     Args:
         options: what the runs have in common; its method does not matter.
@@ -197,6 +199,7 @@ def compare(
         report: called with updates done, updates to do, and what was seen last.
         refused: called with the folder of a run that cannot be done, and why; it is then missing in its row. Without this,
             an `InputError` once the other runs are done.
+        finished: called with what was trained and what was shared, for each run that this call finishes.
         say: called with a line for what a user should know.
 
     Raises:
@@ -220,12 +223,20 @@ def compare(
         if refused is not None:
             refused(job.folder, reason)
 
+    def end(job: LmJob, outcome: LmJobOutcome) -> None:
+        if outcome.refusal:
+            say(f"{job.name} trained a first stage of its own: {outcome.refusal}")
+        drop_first_stages(todo)
+        finished(outcome)
+
     for run in (Run(job.folder) for job in todo):
         if run.finished:
             check_finished(run)
             run.drop_trainer()  # left by a kill after the result
-    unfinished = [job for job in todo if not Run(job.folder).finished]
-    run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
+    drop_first_stages(todo)
+    unfinished = [job for job in share_first_stages(todo, say) if not Run(job.folder).finished]
+    how_to_continue = f"the same command with --out {out} --resume goes on"
+    run_all(unfinished, jobs, report, keep, how_to_continue, finished=end, may_begin=may_begin)
     rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:
         write_json(out / ROWS, {"rows": rows})

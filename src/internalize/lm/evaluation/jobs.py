@@ -22,6 +22,18 @@ class ExecutionSettings:
 
 
 @dataclass(frozen=True)
+class LmJobOutcome:
+    """What a job did to finish its run."""
+
+    trained: int
+    """Updates that it trained."""
+    shared: int
+    """Updates that it took over from another run."""
+    refusal: str
+    """Why it trained its own first stage, if it was to share another run's."""
+
+
+@dataclass(frozen=True)
 class LmJob:
     """One run of `lm train`, finished or begun or not."""
 
@@ -31,6 +43,8 @@ class LmJob:
     place: Path
     """Of the run's folder, below ``out``."""
     how: ExecutionSettings
+    first_stage_of: Path | None = None
+    """The folder of the run whose first stage this one shares: its own, if it trains that stage for the others."""
 
     @property
     def folder(self) -> Path:
@@ -47,8 +61,10 @@ class LmJob:
         """Its updates."""
         return self.options.steps
 
-    def run(self, seen: ReportProgress) -> None:
+    def run(self, seen: ReportProgress) -> "LmJobOutcome":
         """Train the run, or continue it; a finished one is left as it is."""
+        from internalize.lm.training.callback import checkpoint_step
+        from internalize.lm.training.first_stage import SharedStage
         from internalize.lm.training.quiet import quiet_transformers
         from internalize.lm.training.train import LmTrainProgress, train
 
@@ -56,8 +72,10 @@ class LmJob:
             seen(now.done, f"stage {now.metrics['stage']}/{now.stages}  exact match {now.metrics['exact_match']:.3f}")
 
         quiet_transformers()
+        shared = None if self.first_stage_of is None else SharedStage(Run(self.first_stage_of))
+        begins = checkpoint_step(self.folder / "checkpoint")
         with torch_threads(self.how.threads):
-            train(
+            result = train(
                 self.options,
                 self.seed,
                 Run(self.folder),
@@ -65,4 +83,7 @@ class LmJob:
                 resume=True,
                 checkpoint_steps=self.how.checkpoint_steps,
                 report=report,
+                shared=shared,
             )
+        taken, refusal = (shared.taken, shared.refusal) if shared else (0, "")
+        return LmJobOutcome(result["steps"] - begins - taken, taken, refusal)
