@@ -18,7 +18,8 @@ class LmCompare:
     Takes the options of `lm train`. With --advance steps all schedules are derived from --steps: the first stage has a
     quarter of the updates (or --first-steps), the removals share two thirds of what is left. With --advance accuracy stages
     end as in `lm train`, and --steps is a limit. At equal tokens each method has the updates in which it reads as many
-    tokens as log-icot in --steps. Ctrl-C saves and stops; --resume goes on, and finished runs are not made again.
+    tokens as log-icot in --steps. Methods with the same first stage train it once per seed. Ctrl-C saves and stops;
+    --resume continues, and finished runs are not made again.
 
     For example:
 

@@ -17,10 +17,9 @@ from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
 from internalize.lm.training.train import KIND, run_source
-from internalize.storage.files import present, read_json
+from internalize.storage.files import Json, present, read_json
 from internalize.storage.runs import Run
 
-Json = dict[str, Any]
 Say = Callable[[str], None]
 
 

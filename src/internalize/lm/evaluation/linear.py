@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from internalize.intervals import mean_interval
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import first_solved
 
-Json = dict[str, Any]
 LINEAR: Final = "icot"
 
 

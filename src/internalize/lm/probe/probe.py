@@ -21,8 +21,7 @@ from internalize.lm.probe.stalls import accounts
 from internalize.lm.probe.states import Budget, Cells, Readings, Sequences, at_positions, cells_of, places, read_states
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
-
-Json = dict[str, Any]
+from internalize.storage.files import Json
 
 
 def probe(

@@ -21,7 +21,8 @@ training example of the stage supervises; a loss at every layer is not in it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-Json = dict[str, Any]
+from internalize.storage.files import Json
+
 Row = Mapping[str, Any]
 READ: Final = 0.9
 """A step is read where the probe has gone this part of the way from chance to no error."""
