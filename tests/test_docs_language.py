@@ -6,7 +6,7 @@ from typing import Any
 from tools.language import ruler, share_of_first
 
 from internalize.lm.data.source import _OF, _SHARES, _share, open_source
-from internalize.lm.evaluation.linear import ahead
+from internalize.lm.evaluation.linear import compare_with_linear
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.probe.stalls import ABOVE
 from internalize.lm.stages.schedule import GAIN, NEARLY
@@ -138,7 +138,7 @@ def test_every_product_held_out_for_the_test_is_asked():
 def over_counts(scattered: str, counts: str) -> list[float]:
     """Log-ICoT's updates after the explicit stage with scattered replay over those with replay of counts, seed by seed."""
     own, other = (row_of(name, "log-icot")["each"] for name in (scattered, counts))
-    found = ahead(own, other)
+    found = compare_with_linear(own, other)
     assert found is not None
     assert found["ratio_seeds"] == len(own) == 10
     return [found[key] for key in ("ratio", "ratio_low", "ratio_high")]

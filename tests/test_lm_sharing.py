@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from internalize.lm.evaluation.comparison import compare, measure_costs, settings
+from internalize.lm.evaluation.comparison import compare, measure_costs, plan_settings
 from internalize.lm.evaluation.jobs import LmJobOutcome
 from internalize.lm.options import LmMethod, LmTrainOptions
 from internalize.lm.training.first_stage import SharedStage
@@ -37,7 +37,7 @@ class Killed(BaseException):
 
 def alone(options: LmTrainOptions, methods: Sequence[LmMethod], out: Path) -> dict[str, Any]:
     """Train every method in a run that shares nothing."""
-    for setting in settings(measure_costs(options, methods), ["steps"], options.steps):
+    for setting in plan_settings(measure_costs(options, methods), ["steps"], options.steps):
         train(setting.options, 0, Run(out / setting.method))
     return {method: content(Run(out / method)) for method in methods}
 
@@ -177,7 +177,7 @@ def test_a_damaged_first_stage_is_not_used(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_comparison_that_shared_nothing_so_far(tmp_path: Path):
     """Of one made before there was sharing: the finished run has kept nothing, the others share among themselves."""
-    costs = settings(measure_costs(ACCURACY, METHODS), ["steps"], ACCURACY.steps)
+    costs = plan_settings(measure_costs(ACCURACY, METHODS), ["steps"], ACCURACY.steps)
     train(costs[0].options, 0, Run(tmp_path / "shared/steps/icot/seed-0"))
     outcomes, said = share(ACCURACY, METHODS, tmp_path / "shared", resume=True)
     assert [(outcome.trained, outcome.shared) for outcome in outcomes] == [(24, 0), (12, 12)]

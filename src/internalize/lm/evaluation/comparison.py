@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
-from internalize.lm.evaluation.linear import against_linear, explicit_and_after
+from internalize.lm.evaluation.linear import add_linear_comparison, explicit_updates
 from internalize.lm.evaluation.plan import expected_lengths, stage_begins
 from internalize.lm.evaluation.sharing import drop_first_stages, may_begin, share_first_stages
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive, with_method
@@ -36,7 +36,7 @@ from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of
 
 Budget = Literal["steps", "tokens"]
 DEFAULT_METHODS: Final[tuple[LmMethod, ...]] = ("cot", "icot", "log-icot", "pause", "none")
-SAME: Final = 0.005
+SAME_UPDATES: Final = 0.005
 """Updates that differ by no more than this fraction are the same run."""
 
 
@@ -45,7 +45,7 @@ class TooFewSteps(InputError):  # noqa: N818  (the user is told by an InputError
 
 
 @dataclass(frozen=True)
-class Cost:
+class MethodCost:
     """A method's schedule, and the tokens that it reads, as functions of its number of updates."""
 
     base: LmTrainOptions
@@ -122,9 +122,9 @@ class MethodSetting:
 
 def measure_costs(
     options: LmTrainOptions, methods: Sequence[LmMethod], seed: int = 0, say: Callable[[str], None] = lambda line: None
-) -> list[Cost]:
+) -> list[MethodCost]:
     """What each method costs on the data, read once."""
-    tokenizer, source, costs = load_tokenizer(options.model), None, list[Cost]()
+    tokenizer, source, costs = load_tokenizer(options.model), None, list[MethodCost]()
     for method in methods:
         work = Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
         tokenizer, source = work.tokenizer, work.source
@@ -133,26 +133,26 @@ def measure_costs(
             tuple(float(lengths[stage]) for stage in work.stages.planned)
             for lengths in (expected_lengths(work.stages, chains, smooth=smooth)[0] for smooth in (False, True))
         )
-        costs.append(Cost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
+        costs.append(MethodCost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
     return costs
 
 
-def settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
+def plan_settings(costs: Sequence[MethodCost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
     """Every method at every budget, or why a curriculum does not fit, with the least number of updates that is enough."""
     try:
-        return _settings(costs, budgets, steps)
+        return _plan_settings(costs, budgets, steps)
     except TooFewSteps as error:
         least = max(steps, *(cost.base.first_steps or 0 for cost in costs))
         for enough in count(least + 1):
             try:
-                _settings(costs, budgets, enough)
+                _plan_settings(costs, budgets, enough)
             except TooFewSteps:
                 continue
             raise InputError(f"steps={steps}: {error}; give at least --steps {enough}") from None
         raise
 
 
-def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
+def _plan_settings(costs: Sequence[MethodCost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
     found: list[MethodSetting] = []
     reference = next((cost for cost in costs if cost.base.method == "log-icot"), costs[0])
     for budget in budgets:
@@ -160,7 +160,7 @@ def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> l
             method, updates, folder = cost.base.method, steps, budget
             if budget == "tokens" and cost is not reference:
                 updates = cost.steps(reference.tokens(steps, steps), steps)
-            if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME * steps:
+            if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME_UPDATES * steps:
                 updates, folder = steps, "steps"
             options = cost.options(updates, steps)
             found.append(MethodSetting(method, budget, options, cost.planned[-1] + 1, Path(folder) / method))
@@ -210,7 +210,7 @@ def compare(
     _check(options, methods, seeds, budgets, jobs, how)
     if Run(out).exists:
         raise InputError(f"{out} is a run folder itself; a comparison keeps its runs in folders below --out")
-    planned = settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
+    planned = plan_settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
     trained = {setting.folder: setting.options for setting in planned}
     # Seed by seed, so that whoever stops early has something of every method.
     todo = [LmJob(o, seed, out, folder / f"seed-{seed}", how) for seed in seeds for folder, o in trained.items()]
@@ -218,12 +218,12 @@ def compare(
         Run(job.folder).check(KIND, run_config(job.options, job.seed), resume=resume)
     failures: list[str] = []
 
-    def keep(job: LmJob, reason: str) -> None:
+    def on_refused(job: LmJob, reason: str) -> None:
         failures.append(f"{job.folder}: {reason}")
         if refused is not None:
             refused(job.folder, reason)
 
-    def end(job: LmJob, outcome: LmJobOutcome) -> None:
+    def on_finished(job: LmJob, outcome: LmJobOutcome) -> None:
         if outcome.refusal:
             say(f"{job.name} trained a first stage of its own: {outcome.refusal}")
         drop_first_stages(todo)
@@ -236,8 +236,8 @@ def compare(
     drop_first_stages(todo)
     unfinished = [job for job in share_first_stages(todo, say) if not Run(job.folder).finished]
     how_to_continue = f"the same command with --out {out} --resume goes on"
-    run_all(unfinished, jobs, report, keep, how_to_continue, finished=end, may_begin=may_begin)
-    rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])
+    run_all(unfinished, jobs, report, on_refused, how_to_continue, finished=on_finished, may_begin=may_begin)
+    rows = add_linear_comparison([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:
         write_json(out / ROWS, {"rows": rows})
     if failures and refused is None:
@@ -288,7 +288,7 @@ def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> Json | None
             "seed": seed,
             "exact_match": run.result["exact_match"],
             "word_match": run.result.get("word_match"),
-            **explicit_and_after(run, stages[seed]),
+            **explicit_updates(run, stages[seed]),
             "steps": [stage["steps"] for stage in run.result["stages"]],
         }
         for seed, run in found.items()

@@ -1,7 +1,6 @@
 """A run of `lm train` as a job for a pool of processes (``internalize.parallel.pool``).
 
-Tiny models gain nothing from threads, so each process has one unless more are asked for, and the bits do not depend on how many
-processes there are.
+Tiny models gain nothing from threads, so each process has one by default. Results do not depend on the number of processes.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from internalize.storage.runs import Run
 
 @dataclass(frozen=True)
 class ExecutionSettings:
-    """What all runs have in common."""
+    """How every run of a comparison is executed."""
 
     device: str = "cpu"
     threads: int = 1
@@ -35,34 +34,34 @@ class LmJobOutcome:
 
 @dataclass(frozen=True)
 class LmJob:
-    """One run of `lm train`, finished or begun or not."""
+    """One run of `lm train`: finished, started or not yet started."""
 
     options: LmTrainOptions
     seed: int
     out: Path
     place: Path
-    """Of the run's folder, below ``out``."""
+    """Path of the run's folder below ``out``."""
     how: ExecutionSettings
     first_stage_of: Path | None = None
     """The folder of the run whose first stage this one shares: its own, if it trains that stage for the others."""
 
     @property
     def folder(self) -> Path:
-        """Where the run is kept."""
+        """The run's folder."""
         return self.out / self.place
 
     @property
     def name(self) -> str:
-        """The folder, as far as runs of one comparison differ in it."""
+        """The path below ``out``."""
         return str(self.place)
 
     @property
     def size(self) -> int:
-        """Its updates."""
+        """The number of updates."""
         return self.options.steps
 
     def run(self, seen: ReportProgress) -> "LmJobOutcome":
-        """Train the run, or continue it; a finished one is left as it is."""
+        """Train or continue the run. A finished run stays as it is."""
         from internalize.lm.training.callback import checkpoint_step
         from internalize.lm.training.first_stage import SharedStage
         from internalize.lm.training.quiet import quiet_transformers

@@ -130,12 +130,12 @@ class StageCallback(TrainerCallback):
         """
         back = self.schedule.goes_back(state.global_step)
         if back:
-            put_back(kwargs["model"], self._good)
+            restore_weights(kwargs["model"], self._good)
             self._good = self._good if self.schedule.may_go_back else {}
         if back or (self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]):
             kwargs["optimizer"].state.clear()
         left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
-        falling = self._falling(state.max_steps)
+        falling = self._annealed_updates(state.max_steps)
         if self.hooks.anneal and left <= falling:
             for group in kwargs["optimizer"].param_groups:
                 group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
@@ -219,7 +219,7 @@ class StageCallback(TrainerCallback):
 
     # What they do
 
-    def _falling(self, steps: int) -> int:
+    def _annealed_updates(self, steps: int) -> int:
         """Updates at the end over which the learning rate falls."""
         return min(self.options.consolidate, steps // 4)
 
@@ -236,7 +236,7 @@ class StageCallback(TrainerCallback):
         number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
         last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
         if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
-            self._stop_at = done + self._falling(state.max_steps)
+            self._stop_at = done + self._annealed_updates(state.max_steps)
         good = self.schedule.good
         ends = self._ends(done) or (self._stop_at is None and self.schedule.advance(done, accuracy, loss))
         if ends:
@@ -298,7 +298,7 @@ def trained_weights(model: Any) -> dict[str, torch.Tensor]:
     return {name: weight.detach().to("cpu", copy=True) for name, weight in _trained(model).items()}
 
 
-def put_back(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+def restore_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     """Give a model's trained parameters these values."""
     trained = _trained(model)
     assert trained.keys() == weights.keys(), "what was kept is what is trained"
