@@ -17,7 +17,7 @@ from internalize.errors import InputError
 from internalize.lm.evaluation.comparison import compare
 from internalize.lm.options import ScheduleOptions
 from internalize.lm.stages.schedule import Attempt, Best, Schedule
-from internalize.lm.training.callback import GOOD, StageCallback, put_back, trained_weights, whole_checkpoints
+from internalize.lm.training.callback import GOOD, StageCallback, restore_weights, trained_weights, whole_checkpoints
 from internalize.lm.training.models import PromptSpec
 from internalize.lm.training.train import train
 from internalize.storage.files import load_tensors
@@ -340,7 +340,7 @@ def test_same_bits_as_all_at_once_if_nothing_stalls(monkeypatch: pytest.MonkeyPa
     assert_same_weights(tmp_path / "icot-steps", tmp_path / "adaptive")
 
 
-def test_put_back_changes_what_is_trained_only():
+def test_restore_weights_changes_what_is_trained_only():
     below, above = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     model = torch.nn.Sequential(below.requires_grad_(False), above)
     kept = trained_weights(model)
@@ -349,7 +349,7 @@ def test_put_back_changes_what_is_trained_only():
         for weight in model.parameters():
             weight.add_(1)
     frozen = below.weight.clone()
-    put_back(model, kept)
+    restore_weights(model, kept)
     torch.testing.assert_close(trained_weights(model), kept, rtol=0, atol=0)
     torch.testing.assert_close(below.weight, frozen, rtol=0, atol=0)
 

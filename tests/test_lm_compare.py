@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
-from internalize.lm.evaluation.comparison import Cost, TooFewSteps, compare, measure_costs, settings
+from internalize.lm.evaluation.comparison import MethodCost, TooFewSteps, compare, measure_costs, plan_settings
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.schedule import Schedule
 from internalize.parallel.interrupt import Interrupted
@@ -49,7 +49,7 @@ PARITY = replace(TINY, data="parity:n=16,k=8", removal="pad", steps=1200, batch=
 def test_golden_schedules():
     """1 200 updates: 300 explicit, 600 of the other 900 shared by the removals: 6 of icot, 2 of log-icot."""
     methods = ("none", "cot", "icot", "icot-steps", "log-icot", "pause")
-    found = settings(measure_costs(PARITY, methods), ("steps", "tokens"), PARITY.steps)
+    found = plan_settings(measure_costs(PARITY, methods), ("steps", "tokens"), PARITY.steps)
     derived = {s.method: (s.stages, s.stage_steps) for s in found if s.budget == "steps"}
     removing = {"icot": (7, 100), "icot-steps": (7, 100), "log-icot": (3, 300)}
     assert derived == dict.fromkeys(("none", "cot", "pause"), (1, None)) | removing
@@ -59,35 +59,35 @@ def test_golden_schedules():
         ("none", 1560, "tokens/none"),
         *((method, 1200, f"steps/{method}") for method in methods[1:]),
     }
-    (alone,) = settings(measure_costs(replace(PARITY, first_steps=60), ["icot"]), ["tokens"], 1200)
+    (alone,) = plan_settings(measure_costs(replace(PARITY, first_steps=60), ["icot"]), ["tokens"], 1200)
     assert (alone.options.first_steps, alone.stage_steps, str(alone.folder)) == (60, 126, "tokens/icot")
 
 
 @st.composite
-def costs(draw: st.DrawFn, advance: Any = "steps") -> Cost:
+def costs(draw: st.DrawFn, advance: Any = "steps") -> MethodCost:
     """Any schedule on chains of any lengths."""
     stages = draw(st.integers(1, 12))
     lengths = tuple(draw(st.lists(st.integers(1, 60), min_size=stages, max_size=stages)))
     method = draw(st.sampled_from(["icot", "log-icot"]))
     first = draw(st.none() | st.integers(1, 60))
-    return Cost(
+    return MethodCost(
         replace(TINY, method=method, advance=advance, first_steps=first), tuple(range(stages)), (lengths, lengths), None
     )
 
 
 @given(st.lists(costs(), min_size=1, max_size=4), st.integers(1, 400))
-def test_every_curriculum_ends_within_the_budget(some: list[Cost], steps: int):
+def test_every_curriculum_ends_within_the_budget(some: list[MethodCost], steps: int):
     """Or the number that is asked for instead is enough, and one less is not."""
     try:
-        found = settings(some, ("steps", "tokens"), steps)
+        found = plan_settings(some, ("steps", "tokens"), steps)
     except TooFewSteps:
         raise
     except InputError as error:
         enough = int(re.findall(r"at least --steps (\d+)", str(error))[0])
         assert enough > steps
-        found = settings(some, ("steps", "tokens"), enough)
+        found = plan_settings(some, ("steps", "tokens"), enough)
         with pytest.raises(InputError, match="are too few for the"):
-            settings(some, ("steps", "tokens"), enough - 1)
+            plan_settings(some, ("steps", "tokens"), enough - 1)
     for setting in found:
         begins = Schedule(setting.options, setting.stages, None).begins
         left = setting.options.steps - (setting.options.first_steps or 0)
@@ -96,7 +96,7 @@ def test_every_curriculum_ends_within_the_budget(some: list[Cost], steps: int):
 
 
 @given(costs(), costs(), st.integers(100, 2000))
-def test_equal_tokens(one: Cost, other: Cost, steps: int):
+def test_equal_tokens(one: MethodCost, other: MethodCost, steps: int):
     """Expected tokens agree up to what one update more or less makes: its own tokens, and stages that begin later by one."""
     try:
         tokens = one.tokens(steps, steps)
@@ -111,7 +111,7 @@ def test_equal_tokens(one: Cost, other: Cost, steps: int):
 
 def test_scaled_where_accuracy_or_epochs_decide():
     base = replace(TINY, method="icot", advance="accuracy", stage_steps=100, steps=1000)
-    cost = Cost(base, (0, 1, 2), ((10.0, 20.0, 30.0), (10.0, 20.0, 30.0)), None)
+    cost = MethodCost(base, (0, 1, 2), ((10.0, 20.0, 30.0), (10.0, 20.0, 30.0)), None)
     assert cost.options(1000, 1000) == base
     half = cost.options(500, 1000)
     assert (half.steps, half.stage_steps, half.first_steps) == (500, 50, None)
@@ -119,7 +119,7 @@ def test_scaled_where_accuracy_or_epochs_decide():
         501 * 10 + 100 * 20 + 399 * 30
     )  # a stage begins one update after an evaluation
     epochs = replace(base, advance="epochs", stages_per_epoch=4.0, first_epochs=0.5, smoothing=1.0)
-    cost = Cost(epochs, (0, 1, 2), ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
+    cost = MethodCost(epochs, (0, 1, 2), ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
     assert cost.tokens(1000, 1000) == 4 * (200 * 10 + 100 * 7 + 100 * 5 + 600 * 3)
     half = cost.options(500, 1000)
     assert (half.stages_per_epoch, half.first_epochs) == (8.0, 0.25)

@@ -11,7 +11,7 @@ import pytest
 from internalize.intervals import mean_interval, wilson
 from internalize.lm import Example, Internalization, of_examples
 from internalize.lm.evaluation.comparison import MethodSetting, _row
-from internalize.lm.evaluation.linear import against_linear
+from internalize.lm.evaluation.linear import add_linear_comparison
 from internalize.lm.training.models import make_model
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run
@@ -132,7 +132,7 @@ def test_against_linear():
         row("pause", "steps", (9, 0.5, None)),
         row("cot", "steps", (0, 1.0, None)),
     ]
-    log, linear, elsewhere, no_seed, alone = (each["against_linear"] for each in against_linear(rows))
+    log, linear, elsewhere, no_seed, alone = (each["against_linear"] for each in add_linear_comparison(rows))
     assert linear is elsewhere is no_seed is None
     differences = np.array([0.0, 0.3, 0.1])
     low = differences.mean() - 2.9200 * differences.std(ddof=1) / math.sqrt(3)  # t at 95 % with two degrees of freedom

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,24 @@ def test_refused(tmp_path: Path, processes: int):
     assert seen[-1][2].startswith("4/4 runs  here/job-")
     assert [place for place, _, _ in seen] == sorted(place for place, _, _ in seen)
     assert run(tmp_path, [], processes=processes) == []
+
+
+def test_a_job_that_may_not_begin_yet_is_overtaken(tmp_path: Path):
+    """Job 5 may not run beside job 4: job 6 begins before it, and a process without a job waits."""
+    began: list[int] = []
+
+    def may_begin(job: Pretend, running: Sequence[Pretend]) -> bool:
+        return job.number != 5 or 4 not in [other.number for other in running]
+
+    def report(done: float, total: float, seen: str) -> None:
+        if "in " in seen:
+            began.append(int(seen.split("job-")[1][0]))
+
+    jobs = [Pretend(number, tmp_path) for number in (4, 5, 6)]
+    run_all(jobs, 2, report, lambda job, reason: None, "again", may_begin=may_begin)
+    assert sorted(began) == [4, 5, 6]
+    assert began.index(5) > began.index(4)
+    assert done(tmp_path) == ["job-4", "job-5", "job-6"]
 
 
 def test_crashes_lose_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

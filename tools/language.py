@@ -69,7 +69,7 @@ def over_counted(name: str) -> Callable[[columns.Row], str]:
 
     def cell(row: columns.Row) -> str:
         linear = of_method(stored(name), against.LINEAR)
-        return columns.over_linear({"against_linear": against.ahead(row["each"], linear["each"])})
+        return columns.over_linear({"against_linear": against.compare_with_linear(row["each"], linear["each"])})
 
     return cell
 
@@ -123,7 +123,7 @@ def less_first_evaluations(row: columns.Row) -> str:
         ]
         for one in (row, row["linear"])
     )
-    return columns.over_linear({"against_linear": against.ahead(own, linear)})
+    return columns.over_linear({"against_linear": against.compare_with_linear(own, linear)})
 
 
 def share_of_first(row: columns.Row) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from internalize.commands.cli import parse
-from internalize.lm.evaluation.linear import against_linear
+from internalize.lm.evaluation.linear import add_linear_comparison
 from internalize.lm.options import with_method
 from internalize.storage.summaries import lower_median, mean_of, over_seeds
 
@@ -41,7 +41,7 @@ def each_against_linear(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(_comparison(row), []).append(row)
-    against = {_subject(row): row for group in groups.values() for row in against_linear(group)}
+    against = {_subject(row): row for group in groups.values() for row in add_linear_comparison(group)}
     return [against[_subject(row)] for row in rows]
 
 

@@ -18,7 +18,8 @@ class LmCompare:
     Takes the options of `lm train`. With --advance steps all schedules are derived from --steps: the first stage has a
     quarter of the updates (or --first-steps), the removals share two thirds of what is left. With --advance accuracy stages
     end as in `lm train`, and --steps is a limit. At equal tokens each method has the updates in which it reads as many
-    tokens as log-icot in --steps. Ctrl-C saves and stops; --resume goes on, and finished runs are not made again.
+    tokens as log-icot in --steps. Methods with the same first stage train it once per seed. Ctrl-C saves and stops;
+    --resume continues, and finished runs are not made again.
 
     For example:
 
@@ -60,12 +61,13 @@ class LmCompare:
         quiet_transformers()
 
         from internalize.lm.evaluation.comparison import compare
-        from internalize.lm.evaluation.jobs import ExecutionSettings
+        from internalize.lm.evaluation.jobs import ExecutionSettings, LmJobOutcome
 
         out = self.out or default_out("lm-compare")
         if self.out is None:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
+        outcomes: list[LmJobOutcome] = []
         with ProgressDisplay(f"lm compare {self.options.data}") as progress:
             rows = compare(
                 self.options,
@@ -78,10 +80,15 @@ class LmCompare:
                 how=ExecutionSettings(device, self.threads, self.checkpoint_steps),
                 report=progress.show,
                 refused=lambda folder, reason: failed.append({"run": str(folder), "reason": reason}),
+                finished=outcomes.append,
                 say=say,
             )
         if self.json:
-            print_json({"rows": rows, "failed": failed, "out": str(out)})
+            updates = {
+                "updates_trained": sum(outcome.trained for outcome in outcomes),
+                "updates_shared": sum(outcome.shared for outcome in outcomes),
+            }
+            print_json({"rows": rows, "failed": failed, "out": str(out), **updates})
         elif rows:
             _print(rows)
         for failure in failed:

@@ -49,6 +49,8 @@ Refused = Callable[[J, str], None]
 """Called with a job that cannot be done, and why."""
 Finished = Callable[[J, Any], None]
 """Called with a job that was done, and what it handed back."""
+MayBegin = Callable[[J, Sequence[J]], bool]
+"""Called with a job and the jobs being run; returns whether the job may begin beside them."""
 
 
 def run_all(
@@ -60,6 +62,7 @@ def run_all(
     *,
     finished: Finished[J] = lambda job, handed: None,
     attempts: int = 1,
+    may_begin: MayBegin[J] = lambda job, running: True,
 ) -> None:
     """Run the jobs, so many at once. One at a time needs no other process.
 
@@ -71,6 +74,7 @@ def run_all(
         how_to_continue: what the user is told after an interruption or a crash.
         finished: called in this process with a job that was done, and what it handed back.
         attempts: how often a job is begun whose process dies.
+        may_begin: whether a job may begin beside those being run; later jobs may overtake it. It must, if there are none.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -78,7 +82,7 @@ def run_all(
     ends = JobTracker(jobs, report, refused, finished)
     with Interruptible() as interrupt:
         if min(processes, len(jobs)) > 1:
-            crew = _ProcessPool(ends, attempts, interrupt)
+            crew = _ProcessPool(ends, attempts, interrupt, may_begin)
             crew.work(processes)
             if crew.crashes and not interrupt.requested:
                 raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_continue}")
@@ -188,11 +192,12 @@ class _Worker:
 class _ProcessPool(Generic[J]):
     """Processes at work, by the pipes to them."""
 
-    def __init__(self, ends: JobTracker[J], attempts: int, interrupt: Interruptible) -> None:
-        self.jobs, self.ends, self.interrupt = ends.jobs, ends, interrupt
+    def __init__(self, ends: JobTracker[J], attempts: int, interrupt: Interruptible, may_begin: MayBegin[J]) -> None:
+        self.jobs, self.ends, self.interrupt, self.may_begin = ends.jobs, ends, interrupt, may_begin
         self.waiting = deque(range(len(self.jobs)))
         self.left = [attempts] * len(self.jobs)
         self.workers: dict[Connection, _Worker] = {}
+        self.idle: list[Connection] = []
         self.crashes: list[str] = []
 
     def work(self, processes: int) -> None:
@@ -210,6 +215,9 @@ class _ProcessPool(Generic[J]):
                 for pipe in wait(list(self.workers), timeout=0.2):
                     assert isinstance(pipe, Connection)
                     self._hear(pipe)
+                idle, self.idle = self.idle, []
+                for pipe in filter(self.workers.__contains__, idle):
+                    self._assign(pipe)
         finally:
             for worker in self.workers.values():
                 worker.process.kill()
@@ -232,10 +240,23 @@ class _ProcessPool(Generic[J]):
                 return
             if isinstance(message, Ended) and worker.job is not None:
                 self.ends.ended(worker.job, message)
-            worker.job = self.waiting.popleft() if self.waiting else None
-            pipe.send(None if worker.job is None else self.jobs[worker.job])
+            worker.job = None
+            self.idle.append(pipe)
         except (EOFError, OSError):
             self._gone(pipe)
+
+    def _assign(self, pipe: Connection) -> None:
+        """Give an idle process the next job that may begin; without one, end the process or, if jobs wait, leave it idle."""
+        running = [self.jobs[worker.job] for worker in self.workers.values() if worker.job is not None]
+        job = next((job for job in self.waiting if self.may_begin(self.jobs[job], running)), None)
+        if job is None and self.waiting:
+            self.idle.append(pipe)
+            return
+        if job is not None:
+            self.waiting.remove(job)
+        self.workers[pipe].job = job
+        with contextlib.suppress(OSError):  # it died; `_hear` finds out
+            pipe.send(None if job is None else self.jobs[job])
 
     def _gone(self, pipe: Connection) -> None:
         """A process has ended: it was told to, or something went wrong that is no refusal."""

@@ -8,6 +8,7 @@
 | `weights.safetensors` | final weights                                                               |
 | `model/`              | of `lm train`: the model as transformers writes it                          |
 | `stages/`             | of `lm train --keep-stages`: the model at the end of every stage, likewise  |
+| `first-stage/`        | in `lm compare`: its first stage, while other runs continue from it         |
 | `snapshots/`          | weights at evaluations, named by step                                       |
 | `checkpoint/`         | what a resumed run needs; the newest `….json` names its tensors            |
 | `result.json`         | what `--json` prints, written last: its presence means finished             |
@@ -77,6 +78,8 @@ _OWN_FILES = frozenset(
         "weights.safetensors",
         "model",
         ".model.tmp",
+        "first-stage",
+        ".first-stage.tmp",
         "stages",
         "snapshots",
         "checkpoint",

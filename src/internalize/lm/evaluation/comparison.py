@@ -20,23 +20,23 @@ from typing import Any, Final, Literal, get_args
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
-from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob
-from internalize.lm.evaluation.linear import against_linear, explicit_and_after
+from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
+from internalize.lm.evaluation.linear import add_linear_comparison, explicit_updates
 from internalize.lm.evaluation.plan import expected_lengths, stage_begins
+from internalize.lm.evaluation.sharing import drop_first_stages, may_begin, share_first_stages
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive, with_method
 from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.internalization import SAMPLE, Internalization
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, load_tokenizer
 from internalize.lm.training.train import KIND, check_finished, run_config
 from internalize.parallel.pool import run_all
-from internalize.storage.files import present, write_json
+from internalize.storage.files import Json, present, write_json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of, over_seeds
 
-Json = dict[str, Any]
 Budget = Literal["steps", "tokens"]
 DEFAULT_METHODS: Final[tuple[LmMethod, ...]] = ("cot", "icot", "log-icot", "pause", "none")
-SAME: Final = 0.005
+SAME_UPDATES: Final = 0.005
 """Updates that differ by no more than this fraction are the same run."""
 
 
@@ -45,7 +45,7 @@ class TooFewSteps(InputError):  # noqa: N818  (the user is told by an InputError
 
 
 @dataclass(frozen=True)
-class Cost:
+class MethodCost:
     """A method's schedule, and the tokens that it reads, as functions of its number of updates."""
 
     base: LmTrainOptions
@@ -122,9 +122,9 @@ class MethodSetting:
 
 def measure_costs(
     options: LmTrainOptions, methods: Sequence[LmMethod], seed: int = 0, say: Callable[[str], None] = lambda line: None
-) -> list[Cost]:
+) -> list[MethodCost]:
     """What each method costs on the data, read once."""
-    tokenizer, source, costs = load_tokenizer(options.model), None, list[Cost]()
+    tokenizer, source, costs = load_tokenizer(options.model), None, list[MethodCost]()
     for method in methods:
         work = Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
         tokenizer, source = work.tokenizer, work.source
@@ -133,26 +133,26 @@ def measure_costs(
             tuple(float(lengths[stage]) for stage in work.stages.planned)
             for lengths in (expected_lengths(work.stages, chains, smooth=smooth)[0] for smooth in (False, True))
         )
-        costs.append(Cost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
+        costs.append(MethodCost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
     return costs
 
 
-def settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
+def plan_settings(costs: Sequence[MethodCost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
     """Every method at every budget, or why a curriculum does not fit, with the least number of updates that is enough."""
     try:
-        return _settings(costs, budgets, steps)
+        return _plan_settings(costs, budgets, steps)
     except TooFewSteps as error:
         least = max(steps, *(cost.base.first_steps or 0 for cost in costs))
         for enough in count(least + 1):
             try:
-                _settings(costs, budgets, enough)
+                _plan_settings(costs, budgets, enough)
             except TooFewSteps:
                 continue
             raise InputError(f"steps={steps}: {error}; give at least --steps {enough}") from None
         raise
 
 
-def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
+def _plan_settings(costs: Sequence[MethodCost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
     found: list[MethodSetting] = []
     reference = next((cost for cost in costs if cost.base.method == "log-icot"), costs[0])
     for budget in budgets:
@@ -160,7 +160,7 @@ def _settings(costs: Sequence[Cost], budgets: Sequence[Budget], steps: int) -> l
             method, updates, folder = cost.base.method, steps, budget
             if budget == "tokens" and cost is not reference:
                 updates = cost.steps(reference.tokens(steps, steps), steps)
-            if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME * steps:
+            if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME_UPDATES * steps:
                 updates, folder = steps, "steps"
             options = cost.options(updates, steps)
             found.append(MethodSetting(method, budget, options, cost.planned[-1] + 1, Path(folder) / method))
@@ -179,11 +179,13 @@ def compare(
     how: ExecutionSettings = ExecutionSettings(),  # noqa: B008  (frozen)
     report: Callable[[float, float, str], None] = lambda done, total, seen: None,
     refused: Callable[[Path, str], None] | None = None,
+    finished: Callable[[LmJobOutcome], None] = lambda outcome: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Json]:
     """Train every method with every seed at every budget, and return a row for each method and budget.
 
     The runs are those of `lm train`, each in ``out/<budget>/<method>/seed-<seed>``; the rows are also in ``out/rows.json``.
+    Methods that begin with the same first stage train it once per seed and budget.
 
     Args:
         options: what the runs have in common; its method does not matter.
@@ -197,6 +199,7 @@ def compare(
         report: called with updates done, updates to do, and what was seen last.
         refused: called with the folder of a run that cannot be done, and why; it is then missing in its row. Without this,
             an `InputError` once the other runs are done.
+        finished: called with what was trained and what was shared, for each run that this call finishes.
         say: called with a line for what a user should know.
 
     Raises:
@@ -207,7 +210,7 @@ def compare(
     _check(options, methods, seeds, budgets, jobs, how)
     if Run(out).exists:
         raise InputError(f"{out} is a run folder itself; a comparison keeps its runs in folders below --out")
-    planned = settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
+    planned = plan_settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
     trained = {setting.folder: setting.options for setting in planned}
     # Seed by seed, so that whoever stops early has something of every method.
     todo = [LmJob(o, seed, out, folder / f"seed-{seed}", how) for seed in seeds for folder, o in trained.items()]
@@ -215,18 +218,26 @@ def compare(
         Run(job.folder).check(KIND, run_config(job.options, job.seed), resume=resume)
     failures: list[str] = []
 
-    def keep(job: LmJob, reason: str) -> None:
+    def on_refused(job: LmJob, reason: str) -> None:
         failures.append(f"{job.folder}: {reason}")
         if refused is not None:
             refused(job.folder, reason)
+
+    def on_finished(job: LmJob, outcome: LmJobOutcome) -> None:
+        if outcome.refusal:
+            say(f"{job.name} trained a first stage of its own: {outcome.refusal}")
+        drop_first_stages(todo)
+        finished(outcome)
 
     for run in (Run(job.folder) for job in todo):
         if run.finished:
             check_finished(run)
             run.drop_trainer()  # left by a kill after the result
-    unfinished = [job for job in todo if not Run(job.folder).finished]
-    run_all(unfinished, jobs, report, keep, f"the same command with --out {out} --resume goes on")
-    rows = against_linear([row for setting in planned if (row := _row(setting, seeds, out))])
+    drop_first_stages(todo)
+    unfinished = [job for job in share_first_stages(todo, say) if not Run(job.folder).finished]
+    how_to_continue = f"the same command with --out {out} --resume goes on"
+    run_all(unfinished, jobs, report, on_refused, how_to_continue, finished=on_finished, may_begin=may_begin)
+    rows = add_linear_comparison([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:
         write_json(out / ROWS, {"rows": rows})
     if failures and refused is None:
@@ -277,7 +288,7 @@ def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> Json | None
             "seed": seed,
             "exact_match": run.result["exact_match"],
             "word_match": run.result.get("word_match"),
-            **explicit_and_after(run, stages[seed]),
+            **explicit_updates(run, stages[seed]),
             "steps": [stage["steps"] for stage in run.result["stages"]],
         }
         for seed, run in found.items()

@@ -1,7 +1,6 @@
 """A run of `lm train` as a job for a pool of processes (``internalize.parallel.pool``).
 
-Tiny models gain nothing from threads, so each process has one unless more are asked for, and the bits do not depend on how many
-processes there are.
+Tiny models gain nothing from threads, so each process has one by default. Results do not depend on the number of processes.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from internalize.storage.runs import Run
 
 @dataclass(frozen=True)
 class ExecutionSettings:
-    """What all runs have in common."""
+    """How every run of a comparison is executed."""
 
     device: str = "cpu"
     threads: int = 1
@@ -22,33 +21,49 @@ class ExecutionSettings:
 
 
 @dataclass(frozen=True)
+class LmJobOutcome:
+    """What a job did to finish its run."""
+
+    trained: int
+    """Updates that it trained."""
+    shared: int
+    """Updates that it took over from another run."""
+    refusal: str
+    """Why it trained its own first stage, if it was to share another run's."""
+
+
+@dataclass(frozen=True)
 class LmJob:
-    """One run of `lm train`, finished or begun or not."""
+    """One run of `lm train`: finished, started or not yet started."""
 
     options: LmTrainOptions
     seed: int
     out: Path
     place: Path
-    """Of the run's folder, below ``out``."""
+    """Path of the run's folder below ``out``."""
     how: ExecutionSettings
+    first_stage_of: Path | None = None
+    """The folder of the run whose first stage this one shares: its own, if it trains that stage for the others."""
 
     @property
     def folder(self) -> Path:
-        """Where the run is kept."""
+        """The run's folder."""
         return self.out / self.place
 
     @property
     def name(self) -> str:
-        """The folder, as far as runs of one comparison differ in it."""
+        """The path below ``out``."""
         return str(self.place)
 
     @property
     def size(self) -> int:
-        """Its updates."""
+        """The number of updates."""
         return self.options.steps
 
-    def run(self, seen: ReportProgress) -> None:
-        """Train the run, or continue it; a finished one is left as it is."""
+    def run(self, seen: ReportProgress) -> "LmJobOutcome":
+        """Train or continue the run. A finished run stays as it is."""
+        from internalize.lm.training.callback import checkpoint_step
+        from internalize.lm.training.first_stage import SharedStage
         from internalize.lm.training.quiet import quiet_transformers
         from internalize.lm.training.train import LmTrainProgress, train
 
@@ -56,8 +71,10 @@ class LmJob:
             seen(now.done, f"stage {now.metrics['stage']}/{now.stages}  exact match {now.metrics['exact_match']:.3f}")
 
         quiet_transformers()
+        shared = None if self.first_stage_of is None else SharedStage(Run(self.first_stage_of))
+        begins = checkpoint_step(self.folder / "checkpoint")
         with torch_threads(self.how.threads):
-            train(
+            result = train(
                 self.options,
                 self.seed,
                 Run(self.folder),
@@ -65,4 +82,7 @@ class LmJob:
                 resume=True,
                 checkpoint_steps=self.how.checkpoint_steps,
                 report=report,
+                shared=shared,
             )
+        taken, refusal = (shared.taken, shared.refusal) if shared else (0, "")
+        return LmJobOutcome(result["steps"] - begins - taken, taken, refusal)

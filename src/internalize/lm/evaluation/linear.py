@@ -1,21 +1,22 @@
-"""A method against linear ICoT, seed by seed: the same task, the same weights to begin with, the same explicit stage."""
+"""Each method compared with linear ICoT on the same seed: the same task, initial weights and explicit stage."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from internalize.intervals import mean_interval
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import first_solved
 
-Json = dict[str, Any]
 LINEAR: Final = "icot"
 
 
-def explicit_and_after(run: Run, stages: int) -> Json:
-    """``explicit``: updates of the first stage, where the whole chain is written, until it was found to be learned;
-    ``after_explicit``: those from there to 99 % with all of it hidden. The latter is None for a run that did not get there,
-    both for one of a single stage.
+def explicit_updates(run: Run, stages: int) -> Json:
+    """Return a run's updates in the explicit stage and after it.
+
+    ``explicit`` counts the updates of the first stage up to its last evaluation. ``after_explicit`` counts those from there to
+    99 % with the whole chain hidden; it is None if the run did not get there. Both are None for a run with a single stage.
     """
     if stages == 1:
         return {"explicit": None, "after_explicit": None}
@@ -24,24 +25,24 @@ def explicit_and_after(run: Run, stages: int) -> Json:
     return {"explicit": explicit, "after_explicit": None if solved is None else int(solved["step"]) - explicit}
 
 
-def against_linear(rows: Sequence[Json]) -> list[Json]:
-    """The rows of a comparison, each with what it is ahead of linear ICoT at the same budget by: `ahead`, or None."""
+def add_linear_comparison(rows: Sequence[Json]) -> list[Json]:
+    """Return the rows, each compared with linear ICoT at the same budget, if there is such a row."""
     linear = {row["budget"]: row for row in rows if row["method"] == LINEAR}
     return [
-        {**row, "against_linear": ahead(row["each"], linear[row["budget"]]["each"])}
+        {**row, "against_linear": compare_with_linear(row["each"], linear[row["budget"]]["each"])}
         if row["method"] != LINEAR and row["budget"] in linear
         else {**row, "against_linear": None}
         for row in rows
     ]
 
 
-def ahead(own: Sequence[Mapping[str, Any]], linear: Sequence[Mapping[str, Any]]) -> Json | None:
-    """What a method is ahead by, over the seeds that both have; None if there are none.
+def compare_with_linear(own: Sequence[Mapping[str, Any]], linear: Sequence[Mapping[str, Any]]) -> Json | None:
+    """Compare a method with linear ICoT over the seeds that both have. Return None if there are none.
 
     Returns:
         ``seeds``; ``exact_match``, the mean difference, and ``exact_match_low``, its one-sided lower bound at 95 %;
         ``ratio``, of the updates after the explicit stage, the geometric mean over the ``ratio_seeds`` on which both got to
-        99 %, with its 95 % interval ``ratio_low`` … ``ratio_high``. What so few seeds cannot give is None.
+        99 %, with its 95 % interval ``ratio_low`` … ``ratio_high``. Values that need more seeds are None.
     """
     of_seed = {each["seed"]: each for each in linear}
     pairs = [(each, of_seed[each["seed"]]) for each in own if each["seed"] in of_seed]

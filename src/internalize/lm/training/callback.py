@@ -5,6 +5,7 @@ the weights of the last good stage where the schedule does.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from internalize.lm.stages.schedule import Attempt, Best, Schedule
 from internalize.lm.training.generation import generate_answers
 from internalize.lm.training.loss import held_out_loss
 from internalize.storage.files import (
+    Json,
     check_seal,
     file_digests,
     load_tensors,
@@ -30,11 +32,33 @@ from internalize.storage.files import (
     write_json,
 )
 
-Json = dict[str, Any]
 PLACE: Final = "internalize.json"
 """In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
 GOOD: Final = "good.safetensors"
 """In a Trainer's checkpoint: the weights to go back to, if the attempt under way may fail."""
+FIRST_STAGE: Final = "first_stage"
+"""In the place of a checkpoint that several runs continue from: what their first stage depends on. The stage has been trained and
+evaluated. Whether it ends there, and what comes next, each run decides by its own schedule."""
+
+
+@dataclass(frozen=True)
+class RunHooks:
+    """How a run folder takes part in training. The defaults are those of a user's own Trainer."""
+
+    on_metrics: Callable[[Json], None] = lambda metrics: None
+    """Called with every evaluation."""
+    on_stage_end: Callable[[int], None] = lambda stage: None
+    """Called with every stage that has ended, counted from 0, before a checkpoint records its end."""
+    on_first_stage: Callable[[Path, Json], None] | None = None
+    """Called once the first stage has ended, with a checkpoint of that update and its place, before the place is written."""
+    saved_place: Callable[[], Json] = dict
+    """Returns what else a checkpoint should record."""
+    interrupted: Callable[[], bool] = lambda: False
+    """Asked after every update whether to save and stop."""
+    anneal: bool = False
+    """Whether the learning rate falls to zero at the end. A user's own Trainer has its own schedule."""
+    keep_history: bool = True
+    """Whether the Trainer's log may grow. One line per update makes checkpoints long."""
 
 
 class StageCallback(TrainerCallback):
@@ -59,21 +83,11 @@ class StageCallback(TrainerCallback):
         self.ended: int | None = None
         """After how many updates training was over; None while it is not."""
         self.seconds = 0.0
-        self.on_metrics: Callable[[Json], None] = lambda metrics: None
-        """Called with every evaluation."""
-        self.on_stage_end: Callable[[int], None] = lambda stage: None
-        """Called with every stage that has ended, counted from 0, before anything says so that a checkpoint keeps."""
-        self.saved_place: Callable[[], Json] = dict
-        """What else a checkpoint should remember."""
-        self.interrupted: Callable[[], bool] = lambda: False
-        """Asked after every update whether to save and stop."""
-        self.anneal = False
-        """Whether the learning rate falls to nothing at the end. A Trainer of one's own has a schedule of its own."""
-        self.keep_history = True
-        """Whether the Trainer's log may grow. A line an update makes checkpoints long."""
+        self.hooks = RunHooks()
         self._losses = (0.0, 0)
         self._good: dict[str, torch.Tensor] = {}
         self._stop_at: int | None = None
+        self._first_ended: int | None = None
         self._began = 0.0
         self._evaluated: Json | None = None
 
@@ -102,7 +116,9 @@ class StageCallback(TrainerCallback):
         self.schedule.restart()
         self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
         if state.global_step:
-            self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+            shared = self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+            ended = shared and self._decide(kwargs["model"], args, state, self.latest["exact_match"], None)
+            assert ended == shared, "runs that share their first stage end it at the same update"
         state.compute_steps(args, state.max_steps)  # as asked for now, not as it was when a checkpoint was made
         self._began = time.perf_counter() - self.seconds
 
@@ -114,13 +130,13 @@ class StageCallback(TrainerCallback):
         """
         back = self.schedule.goes_back(state.global_step)
         if back:
-            put_back(kwargs["model"], self._good)
+            restore_weights(kwargs["model"], self._good)
             self._good = self._good if self.schedule.may_go_back else {}
         if back or (self.options.reset_optimizer and state.global_step in self.schedule.begins[1:]):
             kwargs["optimizer"].state.clear()
         left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
-        falling = self._falling(state.max_steps)
-        if self.anneal and left <= falling:
+        falling = self._annealed_updates(state.max_steps)
+        if self.hooks.anneal and left <= falling:
             for group in kwargs["optimizer"].param_groups:
                 group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
 
@@ -128,9 +144,7 @@ class StageCallback(TrainerCallback):
         """Evaluate when it is time, and move on when the schedule says so."""
         done = state.global_step
         number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
-        recorded = len(self.finished_stages) > number  # when the next was set to begin
-        ends = self.schedule.attempt(done) != number and not recorded
-        if done % self.options.eval_every == 0 or ends or done in (self._stop_at, state.max_steps):
+        if done % self.options.eval_every == 0 or self._ends(done) or done in (self._stop_at, state.max_steps):
             model = kwargs["model"]
             accuracy = self.exact_match(model, stage, args)
             loss = None
@@ -146,24 +160,18 @@ class StageCallback(TrainerCallback):
                 "exact_match": accuracy,
                 **({} if loss is None else {"held_out_loss": loss}),
             }
-            last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
-            if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
-                self._stop_at = done + self._falling(state.max_steps)
-            good = self.schedule.good
-            if ends or (self._stop_at is None and self.schedule.advance(done, accuracy, loss)):
-                next_begins = self.schedule.attempts[number + 1].begins
-                self._end_stage(model, args, number, accuracy, min(next_begins, state.max_steps))
-                recorded = True
-            if self.schedule.good != good:
-                self._good = trained_weights(model) if self.schedule.may_go_back else {}
+            stage_ended = self._decide(model, args, state, accuracy, loss)
             if done in (self._stop_at, state.max_steps):
-                if not recorded:
+                if len(self.finished_stages) == number:
                     self._end_stage(model, args, number, accuracy, done)
                 self.ended = done
                 control.should_training_stop = True
                 if done < state.max_steps:
                     control.should_save = False  # a Trainer that is resumed from here would train on
-        if self.ended is None and self.interrupted():
+            elif stage_ended and number == 0 and self.hooks.on_first_stage:
+                self._first_ended = done
+                control.should_save = True
+        if self.ended is None and self.hooks.interrupted():
             control.should_save = control.should_training_stop = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -172,7 +180,7 @@ class StageCallback(TrainerCallback):
             return
         loss = _finite(float(kwargs["logs"]["loss"]), state.global_step)
         self._losses = (self._losses[0] + loss, self._losses[1] + 1)
-        if not self.keep_history:
+        if not self.hooks.keep_history:
             state.log_history.clear()
         if self._evaluated is not None:
             self.seconds = time.perf_counter() - self._began
@@ -180,7 +188,7 @@ class StageCallback(TrainerCallback):
             self.latest = {**self._evaluated, "loss": loss, "seconds": round(self.seconds, 3)}
             self._evaluated, self._losses = None, (0.0, 0)
             if args.process_index == 0:
-                self.on_metrics(self.latest)
+                self.hooks.on_metrics(self.latest)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Say in the checkpoint where the curriculum stands."""
@@ -202,15 +210,41 @@ class StageCallback(TrainerCallback):
                 "stop_at": self._stop_at,
                 "losses": self._losses,
                 "seconds": self.seconds,
-                "files": _digests(folder),
+                "files": checkpoint_digests(folder),
+                **self.hooks.saved_place(),
             }
-            write_json(folder / PLACE, sealed({**place, **self.saved_place()}))
+            if self.hooks.on_first_stage and self._first_ended == state.global_step:
+                self.hooks.on_first_stage(folder, place)
+            write_json(folder / PLACE, sealed(place))
 
     # What they do
 
-    def _falling(self, steps: int) -> int:
+    def _annealed_updates(self, steps: int) -> int:
         """Updates at the end over which the learning rate falls."""
         return min(self.options.consolidate, steps // 4)
+
+    def _ends(self, done: int) -> bool:
+        """Return whether an attempt ends here by its number of updates, unless its end was recorded when the next was set."""
+        number = self.schedule.attempt(done - 1)
+        return self.schedule.attempt(done) != number and len(self.finished_stages) == number
+
+    def _decide(
+        self, model: Any, args: TrainingArguments, state: TrainerState, accuracy: float, loss: float | None
+    ) -> bool:
+        """Decide after an evaluation whether its stage or training is to end, and return whether the stage is."""
+        done = state.global_step
+        number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
+        last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
+        if self._stop_at is None and last and accuracy >= (self.options.stop_at or 2):
+            self._stop_at = done + self._annealed_updates(state.max_steps)
+        good = self.schedule.good
+        ends = self._ends(done) or (self._stop_at is None and self.schedule.advance(done, accuracy, loss))
+        if ends:
+            next_begins = self.schedule.attempts[number + 1].begins
+            self._end_stage(model, args, number, accuracy, min(next_begins, state.max_steps))
+        if self.schedule.good != good:
+            self._good = trained_weights(model) if self.schedule.may_go_back else {}
+        return ends
 
     def _end_stage(self, model: Any, args: TrainingArguments, number: int, accuracy: float, end: int) -> None:
         began, stage = self.schedule.attempts[number]
@@ -224,7 +258,7 @@ class StageCallback(TrainerCallback):
         if self.options.budgets == "stages":
             record["budgets"] = [self.exact_match(model, shown, args) for shown in self.stages.targets]
         if args.process_index == 0:
-            self.on_stage_end(stage)
+            self.hooks.on_stage_end(stage)
         self.finished_stages.append(record)
 
     def exact_match(self, model: Any, stage: int, args: TrainingArguments | None = None) -> float:
@@ -243,18 +277,20 @@ class StageCallback(TrainerCallback):
         loss, tokens = _summed([loss, tokens], model, world)
         return loss / tokens
 
-    def restore(self, checkpoint: Path) -> None:
-        """Stand where a checkpoint was made."""
+    def restore(self, checkpoint: Path) -> bool:
+        """Continue where a checkpoint was made, and return whether it is the end of a first stage that runs share."""
         place = read_place(checkpoint)
-        self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
-        self.schedule.good, self.schedule.held = place["good"], place["held"]
-        self.schedule.best = Best(*place["best"])
+        if FIRST_STAGE not in place:
+            self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
+            self.schedule.good, self.schedule.held = place["good"], place["held"]
+            self.schedule.best = Best(*place["best"])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
         self.finished_stages = place["stages"]
         self.latest = place["latest"]
         self._stop_at = place["stop_at"]
         self._losses = (place["losses"][0], place["losses"][1])
         self.seconds = place["seconds"]
+        return FIRST_STAGE in place
 
 
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
@@ -262,7 +298,7 @@ def trained_weights(model: Any) -> dict[str, torch.Tensor]:
     return {name: weight.detach().to("cpu", copy=True) for name, weight in _trained(model).items()}
 
 
-def put_back(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+def restore_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     """Give a model's trained parameters these values."""
     trained = _trained(model)
     assert trained.keys() == weights.keys(), "what was kept is what is trained"
@@ -287,7 +323,7 @@ def read_place(checkpoint: Path) -> Json:
         if not isinstance(place.get(key), kind):
             raise InputError(f"{checkpoint / PLACE} is damaged: its {key} is {place.get(key)!r}")
     with reading(checkpoint):
-        found = _digests(checkpoint)
+        found = checkpoint_digests(checkpoint)
     for name, digest in place["files"].items():
         if found.get(name) != digest:
             raise InputError(
@@ -300,6 +336,12 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     """A Trainer's checkpoints that were written to their end, oldest first."""
     found = {path.parent.name.removeprefix("checkpoint-"): path.parent for path in folder.glob(f"checkpoint-*/{PLACE}")}
     return [found[step] for step in sorted(filter(str.isdecimal, found), key=int)]
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Return the update of the last whole checkpoint in a folder, or 0 if there is none."""
+    whole = whole_checkpoints(folder)
+    return int(whole[-1].name.removeprefix("checkpoint-")) if whole else 0
 
 
 def _processes(args: Any) -> tuple[int, int]:
@@ -323,6 +365,6 @@ def _summed(numbers: list[float], model: Any, processes: int) -> list[float]:
     return [float(number) for number in total]
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    """What each file of a checkpoint is known by."""
+def checkpoint_digests(folder: Path) -> dict[str, str]:
+    """Return a digest of each file of a checkpoint but its place."""
     return file_digests(path for path in folder.iterdir() if path.is_file() and path.name != PLACE)

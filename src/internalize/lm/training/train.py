@@ -20,11 +20,12 @@ from internalize.errors import InputError
 from internalize.lm.data.source import Source, source_of
 from internalize.lm.data.tasks import is_task
 from internalize.lm.options import LmTrainOptions
-from internalize.lm.training.callback import Json, read_place, whole_checkpoints
+from internalize.lm.training.callback import RunHooks, read_place, whole_checkpoints
+from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.storage.files import reading
+from internalize.storage.files import Json, reading
 from internalize.storage.runs import Run, begin_runs
 
 KIND = "lm-train"
@@ -52,6 +53,7 @@ def train(
     checkpoint_steps: int = 200,
     report: Callable[[LmTrainProgress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda line: None,
+    shared: SharedStage | None = None,
 ) -> Json:
     """Train a model and return the result: exact match with the whole chain hidden, stage by stage what it took.
 
@@ -66,6 +68,7 @@ def train(
         checkpoint_steps: updates between checkpoints.
         report: called at every evaluation.
         say: called with a line for what a user should know.
+        shared: the first stage that the run shares with others, if it does; needs ``run``.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -93,7 +96,7 @@ def train(
     with contextlib.ExitStack() as held:
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
-        return _train(work, model, run, first, device, processes, checkpoint_steps, report, say)
+        return _train(work, model, run, first, device, processes, checkpoint_steps, report, say, shared)
 
 
 def check_finished(run: Run) -> None:
@@ -137,6 +140,7 @@ def _train(
     checkpoint_steps: int,
     report: Callable[[LmTrainProgress], None],
     say: Callable[[str], None],
+    shared: SharedStage | None,
 ) -> Json:
     from transformers import PrinterCallback, ProgressCallback, Trainer
 
@@ -154,6 +158,8 @@ def _train(
             )
         for noisy in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(noisy)
+        if run is not None and shared is not None:
+            shared.take_over(run, work)
         checkpoint = _last_checkpoint(run, output, first, say) if run else None
 
         def keep(metrics: Json) -> None:
@@ -161,13 +167,20 @@ def _train(
                 run.append_metrics(metrics)
             report(LmTrainProgress(metrics["step"], work.options.steps, work.stages.count, metrics))
 
-        work.callback.keep_history, work.callback.anneal = False, True
-        work.callback.on_metrics = keep
-        work.callback.interrupted = lambda: interrupt.requested
-        if run is not None and work.options.keep_stages:
-            work.callback.on_stage_end = lambda stage: _keep_stage(work, model, stage_folder(run, stage + 1))
-        if run is not None:
-            work.callback.saved_place = lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")}
+        def end_stage(stage: int) -> None:
+            if run is not None and work.options.keep_stages:
+                _keep_stage(work, model, stage_folder(run, stage + 1))
+
+        owned = shared if run is not None and shared is not None and shared.owner.path == run.path else None
+        work.callback.hooks = RunHooks(
+            on_metrics=keep,
+            on_stage_end=end_stage,
+            on_first_stage=(lambda folder, place: owned.keep(folder, place, work)) if owned else None,
+            saved_place=lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")} if run else {},
+            interrupted=lambda: interrupt.requested,
+            anneal=True,
+            keep_history=False,
+        )
         with _written_by_trainer(output):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if interrupt.requested and work.callback.ended is None:
