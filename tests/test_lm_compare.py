@@ -272,7 +272,7 @@ def wait_until(true: Any) -> None:
         ({"budgets": ["seconds"]}, "budget='seconds' is not one of steps, tokens"),
         ({"seeds": (0, 0)}, "seeds=(0, 0) name a seed twice"),
         ({"seeds": (-1,)}, "seed=-1 is outside"),
-        ({"jobs": 0}, "jobs=0 must be at least 1"),
+        ({"jobs": 0}, "jobs=0 is outside 1"),
         ({"options": replace(TINY, stage_steps=5)}, "stage_steps=5: with --advance steps a comparison derives it"),
         (
             {"options": replace(TINY, steps=3)},

@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from internalize.errors import InputError
 from internalize.parallel.cluster import load_ray, run_on_ray
-from internalize.parallel.pool import J, Report, ReportProgress, run_all
+from internalize.parallel.pool import J, MayBegin, Report, ReportProgress, run_all
 from internalize.storage.runs import Run
 
 Backend = Literal["processes", "ray"]
@@ -52,9 +52,12 @@ class Runner:
         refused: Callable[[J, str], None],
         finished: Callable[[J, Any], None] = lambda job, result: None,
         report: Report | None = None,
+        may_begin: MayBegin[J] = lambda job, running: True,
         how_to_continue: str,
     ) -> None:
         """Run the jobs. `refused` and `finished` are called in this process, with each job that ends.
+
+        `may_begin` is for processes of this machine only.
 
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -73,7 +76,16 @@ class Runner:
             )
             return
         processes = self.processes or os.cpu_count() or 1
-        run_all(jobs, processes, report, refused, how_to_continue, finished=finished, attempts=self.attempts)
+        run_all(
+            jobs,
+            processes,
+            report,
+            refused,
+            how_to_continue,
+            finished=finished,
+            attempts=self.attempts,
+            may_begin=may_begin,
+        )
 
 
 @dataclass(frozen=True)
@@ -104,13 +116,22 @@ class KeptJob(ABC):
         """Whether nothing is left to do."""
         return all(run.finished for run in self.runs)
 
+    def tidy(self) -> None:
+        """Remove what a process killed after it wrote a result has left in a finished run."""
+        for run in self.runs:
+            if run.finished:
+                run.tidy()
+
     @abstractmethod
     def check(self, *, resume: bool) -> None:
         """Refuse folders that cannot become this job's, and finished runs that are damaged."""
 
     @abstractmethod
-    def run(self, report: ReportProgress) -> None:
+    def run(self, report: ReportProgress, /) -> object:
         """Make the runs that are missing, and continue those that were started."""
+
+
+K = TypeVar("K", bound=KeptJob)
 
 
 @dataclass(frozen=True)
@@ -137,13 +158,19 @@ class RunFolders:
             job.check(resume=self.resume)
         self.run_missing(jobs, f"the same command with --out {self.out} --resume goes on")
 
-    def run_missing(self, jobs: Sequence[KeptJob], how_to_continue: str) -> None:
+    def run_missing(
+        self,
+        jobs: Sequence[K],
+        how_to_continue: str,
+        finished: Callable[[K, Any], None] = lambda job, result: None,
+        may_begin: Callable[[K, Sequence[K]], bool] = lambda job, running: True,
+    ) -> None:
         """Run the jobs that are not finished, without checking their folders first."""
-        for run in (run for job in jobs for run in job.runs if run.finished):
-            run.tidy()  # a process killed after it wrote the result may have left a checkpoint
+        for job in jobs:
+            job.tidy()
         refusals: list[str] = []
 
-        def refused(job: KeptJob, reason: str) -> None:
+        def refused(job: K, reason: str) -> None:
             refusals.append(f"{job.name}: {reason}")
             if self.on_refused is not None:
                 self.on_refused(job.name, reason)
@@ -151,6 +178,8 @@ class RunFolders:
         self.runner.run(
             [job for job in jobs if not job.finished],
             refused=refused,
+            finished=finished,
+            may_begin=may_begin,
             how_to_continue=how_to_continue,
         )
         if refusals and self.on_refused is None:

@@ -10,7 +10,6 @@ of them, unless ``first_steps`` says how many; the stages that remove something 
 one goes on to the end. Otherwise stages are those of `lm train` with the same options, and the updates a limit.
 """
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +27,7 @@ from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, Schedul
 from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.internalization import SAMPLE, Internalization
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, load_tokenizer
-from internalize.lm.training.train import KIND, check_finished, run_config
-from internalize.parallel.pool import run_all
+from internalize.parallel.runner import RunFolders, Runner
 from internalize.storage.files import Json, present, write_json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of, over_seeds
@@ -207,21 +205,13 @@ def compare(
     """
     methods = methods or with_adaptive(DEFAULT_METHODS, options)
     out, methods, budgets = Path(out), tuple(dict.fromkeys(methods)), tuple(dict.fromkeys(budgets))
-    _check(options, methods, seeds, budgets, jobs, how)
-    if Run(out).exists:
-        raise InputError(f"{out} is a run folder itself; a comparison keeps its runs in folders below --out")
-    planned = plan_settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
-    trained = {setting.folder: setting.options for setting in planned}
-    # Seed by seed, so that whoever stops early has something of every method.
-    todo = [LmJob(o, seed, out, folder / f"seed-{seed}", how) for seed in seeds for folder, o in trained.items()]
-    for job in todo:
-        Run(job.folder).check(KIND, run_config(job.options, job.seed), resume=resume)
+    _check(options, methods, seeds, budgets, how)
     failures: list[str] = []
 
-    def on_refused(job: LmJob, reason: str) -> None:
-        failures.append(f"{job.folder}: {reason}")
+    def on_refused(name: str, reason: str) -> None:
+        failures.append(f"{out / name}: {reason}")
         if refused is not None:
-            refused(job.folder, reason)
+            refused(out / name, reason)
 
     def on_finished(job: LmJob, outcome: LmJobOutcome) -> None:
         if outcome.refusal:
@@ -229,14 +219,16 @@ def compare(
         drop_first_stages(todo)
         finished(outcome)
 
-    for run in (Run(job.folder) for job in todo):
-        if run.finished:
-            check_finished(run)
-            run.drop_trainer()  # left by a kill after the result
+    folders = RunFolders(out, resume, Runner(jobs, report=report), on_refused)
+    planned = plan_settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
+    trained = {setting.folder: setting.options for setting in planned}
+    # Seed by seed, so that whoever stops early has something of every method.
+    todo = [LmJob(out, folder / f"seed-{seed}", o, seed, how) for seed in seeds for folder, o in trained.items()]
+    for job in todo:
+        job.check(resume=resume)
     drop_first_stages(todo)
-    unfinished = [job for job in share_first_stages(todo, say) if not Run(job.folder).finished]
     how_to_continue = f"the same command with --out {out} --resume goes on"
-    run_all(unfinished, jobs, report, on_refused, how_to_continue, finished=on_finished, may_begin=may_begin)
+    folders.run_missing(share_first_stages(todo, say), how_to_continue, on_finished, may_begin)
     rows = add_linear_comparison([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:
         write_json(out / ROWS, {"rows": rows})
@@ -250,7 +242,6 @@ def _check(
     methods: Sequence[LmMethod],
     seeds: Sequence[int],
     budgets: Sequence[Budget],
-    jobs: int,
     how: ExecutionSettings,
 ) -> None:
     if not (seeds and budgets):
@@ -263,9 +254,8 @@ def _check(
                 raise InputError(f"{name}={value!r} is not one of {', '.join(known)}")
     for seed in seeds:
         check_seed(seed)
-    for name, value, most in (("jobs", jobs, 1024), ("checkpoint_steps", how.checkpoint_steps, math.inf)):
-        if not 1 <= value <= most:
-            raise InputError(f"{name}={value} must be at least 1{'' if most == math.inf else f' and at most {most}'}")
+    if how.checkpoint_steps < 1:
+        raise InputError(f"checkpoint_steps={how.checkpoint_steps} must be at least 1")
     if options.advance == "steps" and options.stage_steps != ScheduleOptions.stage_steps:
         raise InputError(
             f"stage_steps={options.stage_steps}: with --advance steps a comparison derives it from --steps and "

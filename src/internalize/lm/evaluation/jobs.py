@@ -8,6 +8,7 @@ from pathlib import Path
 
 from internalize.lm.options import LmTrainOptions
 from internalize.parallel.pool import ReportProgress, torch_threads
+from internalize.parallel.runner import KeptJob
 from internalize.storage.runs import Run
 
 
@@ -33,14 +34,11 @@ class LmJobOutcome:
 
 
 @dataclass(frozen=True)
-class LmJob:
+class LmJob(KeptJob):
     """One run of `lm train`: finished, started or not yet started."""
 
     options: LmTrainOptions
     seed: int
-    out: Path
-    place: Path
-    """Path of the run's folder below ``out``."""
     how: ExecutionSettings
     first_stage_of: Path | None = None
     """The folder of the run whose first stage this one shares: its own, if it trains that stage for the others."""
@@ -51,16 +49,25 @@ class LmJob:
         return self.out / self.place
 
     @property
-    def name(self) -> str:
-        """The path below ``out``."""
-        return str(self.place)
-
-    @property
     def size(self) -> int:
         """The number of updates."""
         return self.options.steps
 
-    def run(self, seen: ReportProgress) -> "LmJobOutcome":
+    def check(self, *, resume: bool) -> None:
+        """Refuse a folder that cannot become this run's, and a finished run that is damaged."""
+        from internalize.lm.training.train import KIND, check_finished, run_config
+
+        run = Run(self.folder)
+        run.check(KIND, run_config(self.options, self.seed), resume=resume)
+        if run.finished:
+            check_finished(run)
+
+    def tidy(self) -> None:
+        """Remove the Trainer's checkpoints of a finished run."""
+        if self.finished:
+            Run(self.folder).drop_trainer()
+
+    def run(self, seen: ReportProgress, /) -> LmJobOutcome:
         """Train or continue the run. A finished run stays as it is."""
         from internalize.lm.training.callback import checkpoint_step
         from internalize.lm.training.first_stage import SharedStage
