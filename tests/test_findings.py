@@ -98,7 +98,11 @@ def test_recomputed_theory():
 
 def test_what_issue_and_readme_rest_on():
     """None at chance, the others solved on every seed, ICoT as Log-ICoT under AdamW; gates learned on 18 of 20 or more."""
-    cost = {(row["n"], row["optimizer"], row["method"]): row for row in stored("compare")["rows"] if row["of"] == "curricula"}
+    cost = {
+        (row["n"], row["optimizer"], row["method"]): row
+        for row in stored("compare")["rows"]
+        if row["of"] == "curricula"
+    }
     for n, seeds in ((30, 20), (128, 5)):
         assert cost[n, "adamw", "none"]["solved"] == 0
         assert cost[n, "adamw", "none"]["accuracy_high"] < 0.6

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import internalize
-from tests.pages import BY_NAME, ROOT
+from tests.pages import BY_NAME
 
 HOUSE = Path(internalize.__file__).parent
 MODULES = sorted(HOUSE.rglob("*.py"))
@@ -46,17 +46,3 @@ def test_imports_go_down():
 
 def test_the_wings_know_nothing_of_each_other():
     assert not imports() & {("parity", "lm"), ("lm", "parity")}
-
-
-def test_the_readme_names_every_file():
-    """But for packages of many alike, which it names as folders."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tree = text[text.index("## What is where") :]
-    folders = {"figures", "commands", "certificates", "tasks", "bench"}
-    missing = [
-        str(path.relative_to(HOUSE))
-        for path in MODULES
-        if not path.name.startswith("__") and path.parent.name not in folders and path.name not in tree
-    ]
-    assert missing == []
-    assert all(f"{folder}/" in tree for folder in folders)

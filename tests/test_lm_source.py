@@ -148,7 +148,9 @@ def test_a_task_of_ones_own_is_held_out_as_ours_are():
 
 
 def test_every_product_held_out_for_the_test_is_asked():
-    products = (f"{one % 10} {one // 10} * {other % 10} {other // 10}" for one in range(10, 100) for other in range(10, 100))
+    products = (
+        f"{one % 10} {one // 10} * {other % 10} {other // 10}" for one in range(10, 100) for other in range(10, 100)
+    )
     held_out = {question for question in products if _SHARES.get(_share(question)) == "test"}
     asked = open_source("multiply:digits=2", 0).test(LmTrainOptions().test_examples)
     assert {example.question for example in asked} == held_out

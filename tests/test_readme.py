@@ -42,7 +42,9 @@ def test_numbers_in_blocks_of_code():
     """Where a marker would be shown: the time of `make paper`, and what Python prints, in comments."""
     text = README.read_text(encoding="utf-8")
     (paper,) = stored("paper-time")["rows"]
-    assert re.findall(r"^make paper .* (\d+) s on (\w+) cores", text, re.MULTILINE) == [(f"{paper['seconds']:.0f}", "two")]
+    assert re.findall(r"^make paper .* (\d+) s on (\w+) cores", text, re.MULTILINE) == [
+        (f"{paper['seconds']:.0f}", "two")
+    ]
     assert paper["processes"] == 2
     assert re.findall(r"^print\(predict.* (\d+)$", text, re.MULTILINE) == [str(predict(Setting(n=30, k=16)).samples_50)]
     result = solve(SolveOptions(n=30, k=16, seed=0))

@@ -86,10 +86,7 @@ def write_rows(name: str, rows: Iterable[Row]) -> None:
 def store_bench(folder: Path) -> None:
     """Keep the results of a bench, with the profiles that are beside them."""
     found = read(folder / "bench.json")
-    profiles = {
-        subject: read(folder / f"profile-{subject}.json")["rows"]
-        for subject in ("solve", "train")
-    }
+    profiles = {subject: read(folder / f"profile-{subject}.json")["rows"] for subject in ("solve", "train")}
     text = ",\n".join(f"{json.dumps(key)}: {json.dumps(own, ensure_ascii=False)}" for key, own in found.items())
     text += f',\n"profiles": {json.dumps(profiles, ensure_ascii=False)}'
     path_of("bench.json").write_text(f"{{\n{text}\n}}\n", encoding="utf-8")

@@ -23,11 +23,14 @@ from tools import numbers_language, numbers_parity
 from tools.results import row_of, stored
 
 MARKED = re.compile(r'(<span\s+data-n="([^"]+)">)(.*?)(</span>)', re.DOTALL)
-_TO_TWELVE = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_TO_TWELVE = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 WORDS: dict[float, str] = dict(enumerate([*_TO_TWELVE, "thirteen", "fourteen", "fifteen", "sixteen"]))
 WORDS |= {0.1: "tenth", 100: "hundred"}
 DERIVED: dict[str, Callable[..., Any]] = {
-    function.__name__.replace("_", "-"): function for function in (*numbers_language.NUMBERS, *numbers_parity.NUMBERS)
+    name.replace("_", "-"): own
+    for module in (numbers_language, numbers_parity)
+    for name, own in vars(module).items()
+    if callable(own) and getattr(own, "__module__", "") == module.__name__ and not name.startswith("_")
 }
 """Functions by their names on the pages."""
 

@@ -15,35 +15,35 @@ from internalize.lm.options import LmTrainOptions
 Row = dict[str, Any]
 
 
-def of_method(name: str, method: str, *more: str) -> Row:
+def _of_method(name: str, method: str, *more: str) -> Row:
     return row_of(stored(name)["rows"], method, *more)
 
 
-def right(name: str, method: str) -> dict[int, float]:
+def _right(name: str, method: str) -> dict[int, float]:
     """Exact match by seed, on the levels that linear has."""
-    row = of_method(name, method, of_method(name, "icot")["levels"])
+    row = _of_method(name, method, _of_method(name, "icot")["levels"])
     return {each["seed"]: each["exact_match"] for each in row["each"]}
 
 
-def leads(name: str, method: str) -> dict[int, float]:
+def _leads(name: str, method: str) -> dict[int, float]:
     """How far a method is ahead of linear on each of its seeds."""
-    linear = right(name, "icot")
-    return {seed: own - linear[seed] for seed, own in right(name, method).items()}
+    linear = _right(name, "icot")
+    return {seed: own - linear[seed] for seed, own in _right(name, method).items()}
 
 
 def lead(name: str, method: str) -> list[float]:
     """The least and the most."""
-    own = leads(name, method).values()
+    own = _leads(name, method).values()
     return [min(own), max(own)]
 
 
 def mean_of_seeds(name: str, method: str, count: int) -> float:
     """Exact match in the mean of seeds 0 to count - 1."""
-    return math.fsum(right(name, method)[seed] for seed in range(count)) / count
+    return math.fsum(_right(name, method)[seed] for seed in range(count)) / count
 
 
 def size(name: str) -> Row:
-    """n and k of a comparison on parity."""
+    """Sizes n and k of a comparison on parity."""
     return dict(zip("nk", re.findall(r"\d+", stored(name)["rows"][0]["data"]), strict=True))
 
 
@@ -54,26 +54,26 @@ def first_evaluation_share() -> list[float]:
 
 def removals() -> Row:
     """Linear's stages between the first and the last with an evaluation every other update, and those that end at once."""
-    linear = of_method("lm-fine", "icot")
+    linear = _of_method("lm-fine", "icot")
     between = [updates for each in linear["each"] for updates in each["steps"][1:-1]]
     return {"all": len(between), "quick": sum(updates <= linear["eval_every"] for updates in between)}
 
 
 def stage_updates(method: str, first: int, last: int) -> list[int]:
     """The least and the most updates of a seed at n = 30 in these stages together, from 1."""
-    sums = [sum(each["steps"][first - 1 : last]) for each in of_method("lm-parity-30", method)["each"]]
+    sums = [sum(each["steps"][first - 1 : last]) for each in _of_method("lm-parity-30", method)["each"]]
     return [min(sums), max(sums)]
 
 
 def last_stage(method: str) -> list[int]:
     """The same of the last stage, without consolidation."""
-    last = of_method("lm-parity-30", method)["stages"]
+    last = _of_method("lm-parity-30", method)["stages"]
     return [updates - LmTrainOptions().consolidate for updates in stage_updates(method, last, last)]
 
 
 def linears_stages() -> Row:
     """Between the first and the last at n = 30: how many pass within two evaluations, and what the others take."""
-    found = of_method("lm-parity-30", "icot")
+    found = _of_method("lm-parity-30", "icot")
     updates, twice = [each["steps"][1:-1] for each in found["each"]], 2 * found["eval_every"]
     quick = [sum(own <= twice for own in run) for run in updates]
     slow = [own for run in updates for own in run if own > twice]
@@ -83,7 +83,7 @@ def linears_stages() -> Row:
 
 def first_evaluations(method: str) -> Row:
     """Removals at n = 30, and the updates that their first evaluations are."""
-    row = of_method("lm-parity-30", method)
+    row = _of_method("lm-parity-30", method)
     return {"removals": row["stages"] - 1, "updates": (row["stages"] - 1) * row["eval_every"]}
 
 
@@ -93,13 +93,7 @@ def different(task: str) -> int:
     return len({example.question for example in open_source(data, 0).test(LmTrainOptions().test_examples)})
 
 
-def read_from(name: str, key: str, value: object) -> list[int]:
-    """The lowest layers at which a probe reads the steps with this key in 99 % of the questions."""
-    rows = [r for r in stored(name)["rows"] if str(r[key]) == str(value) and r["probe"] >= 0.99]
-    return sorted({min(r["layer"] for r in rows if r["step"] == step) for step in {r["step"] for r in rows}})
-
-
-def stalled(reason: str) -> list[Row]:
+def _stalled(reason: str) -> list[Row]:
     """Runs with neither replay nor loss on hidden slots: all, those that end at chance, and those by what became of level 2."""
     alone = [r for r in stored("lm-stalls")["rows"] if not (r["replay"] or r["hidden_loss"])]
     wrong = [r for r in alone if r["exact_match"] < 0.6]
@@ -108,55 +102,55 @@ def stalled(reason: str) -> list[Row]:
 
 
 def stalled_count(reason: str) -> int:
-    return len(stalled(reason))
+    return len(_stalled(reason))
 
 
 def stalled_updates() -> list[int]:
-    last = [run["steps"][-1] for run in stalled("chance")]
+    last = [run["steps"][-1] for run in _stalled("chance")]
     return [min(last), max(last)]
 
 
 def missing(reason: str, key: str) -> list[float]:
     """The least and the most of what is known of the steps that are missing for a reason."""
-    found = [m[key] for r in stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason]
+    found = [m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason]
     return [min(found), max(found)]
 
 
 def over_counts(scattered: str, counts: str) -> Row:
     """Log-ICoT's updates after the explicit stage with scattered replay over those with replay of counts."""
-    found = ahead(*(of_method(name, "log-icot")["each"] for name in (scattered, counts)))
+    found = ahead(*(_of_method(name, "log-icot")["each"] for name in (scattered, counts)))
     assert found is not None
     return {"ratio": found["ratio"], "interval": [found["ratio_low"], found["ratio_high"]]}
 
 
-def runs_back() -> list[Row]:
+def _runs_back() -> list[Row]:
     """The runs at k = 16 that gave up hiding everything at once."""
     rows = [r for r in stored("lm-depth-scattered")["rows"] if r["method"] == "adaptive"]
     return [{**each, "layers": row["layers"]} for row in rows for each in row["each"] if len(each["steps"]) > 2]
 
 
 def went_back() -> Row:
-    return {"runs": len(runs_back()), "solved": sum(run["exact_match"] >= 0.99 for run in runs_back())}
+    return {"runs": len(_runs_back()), "solved": sum(run["exact_match"] >= 0.99 for run in _runs_back())}
 
 
 def after_going_back(layers: int, seed: int) -> int:
-    return sum(row_of(runs_back(), f"layers={layers}", f"seed={seed}")["steps"][2:])
+    return sum(row_of(_runs_back(), f"layers={layers}", f"seed={seed}")["steps"][2:])
 
 
 def last_updates() -> list[int]:
     """Of Log-ICoT's last stage at 3 × 3."""
-    last = [each["steps"][-1] for each in of_method("lm-multiply-3", "log-icot")["each"]]
+    last = [each["steps"][-1] for each in _of_method("lm-multiply-3", "log-icot")["each"]]
     return [min(last), max(last)]
 
 
 def linears_last() -> list[int]:
     """The stages that linear came to at 3 × 3."""
-    stages = [len(each["steps"]) for each in of_method("lm-multiply-3", "icot")["each"]]
+    stages = [len(each["steps"]) for each in _of_method("lm-multiply-3", "icot")["each"]]
     return [min(stages), max(stages)]
 
 
 def adaptive_on_tree() -> Row:
-    own = leads("lm-multiply-tree", "adaptive")
+    own = _leads("lm-multiply-tree", "adaptive")
     (behind,) = (seed for seed, lead in own.items() if lead < 0)
     fives = [mean_interval([own[seed] for seed in five], sides=1)[1] for five in (range(5), range(5, 10))]
     return {"ahead": len(own) - 1, "seed": behind, "behind": -own[behind], "at-least": fives}
@@ -164,45 +158,18 @@ def adaptive_on_tree() -> Row:
 
 def linear_done() -> int:
     """The seed on which linear came to its last stage on the tree."""
-    linear = of_method("lm-multiply-tree", "icot")
+    linear = _of_method("lm-multiply-tree", "icot")
     (done,) = (each["seed"] for each in linear["each"] if len(each["steps"]) == linear["stages"])
     return done
 
 
 def hard_tokens() -> list[int]:
     """Updates that linear had for its second and third removal on the tree."""
-    sums = [sum(each["steps"][2:4]) for each in of_method("lm-multiply-tree", "icot")["each"]]
+    sums = [sum(each["steps"][2:4]) for each in _of_method("lm-multiply-tree", "icot")["each"]]
     return [min(sums), max(sums)]
 
 
 def hidden_at_four() -> Row:
     """Tokens at 4 × 4, and those that linear has hidden."""
-    row = of_method("lm-multiply-4", "icot")
+    row = _of_method("lm-multiply-4", "icot")
     return {"all": row["stages"] - 1, "linear": len(row["each"][0]["steps"]) - 1}
-
-
-NUMBERS = (
-    lead,
-    mean_of_seeds,
-    size,
-    first_evaluation_share,
-    removals,
-    stage_updates,
-    last_stage,
-    linears_stages,
-    first_evaluations,
-    different,
-    read_from,
-    stalled_count,
-    stalled_updates,
-    missing,
-    over_counts,
-    went_back,
-    after_going_back,
-    last_updates,
-    linears_last,
-    adaptive_on_tree,
-    linear_done,
-    hard_tokens,
-    hidden_at_four,
-)

@@ -10,7 +10,7 @@ import torch
 from tests import mutants as broken
 from tests.faults import asking, load
 from tests.faults import numbers as tolerances
-from tools.results import DOCS, row_of, stored
+from tools.results import DOCS, stored
 
 from internalize.bench import ratios
 from internalize.parity import ParityTree
@@ -29,7 +29,7 @@ from internalize.storage import files
 Row = dict[str, Any]
 
 
-def compared(*wanted: str, **values: object) -> list[Row]:
+def _compared(*wanted: str, **values: object) -> list[Row]:
     """Rows of `internalize compare` with these words and values."""
     rows = [r for r in stored("compare")["rows"] if all(word in r.values() for word in wanted)]
     return [r for r in rows if all(r.get(key) == value for key, value in values.items())]
@@ -85,45 +85,45 @@ def all_tuples_up_to() -> int:
 
 def either_mask() -> Row:
     """Seeds solved by learned gates, and all: the same under both masks."""
-    found = [compared(n=30, what=f"gates=learned mask={mask}")[0] for mask in ("level", "causal")]
+    found = [_compared(n=30, what=f"gates=learned mask={mask}")[0] for mask in ("level", "causal")]
     (counts,) = {(r["solved"], r["seeds"]) for r in found}
     return dict(zip(("solved", "seeds"), counts, strict=True))
 
 
 def samples_over_log_icot(n: int) -> float:
     """ICoT's samples under Algorithm 1 over Log-ICoT's."""
-    icot, log = (compared(method, "algorithm-1", n=n)[0]["samples_to_99"] for method in ("icot", "log-icot"))
+    icot, log = (_compared(method, "algorithm-1", n=n)[0]["samples_to_99"] for method in ("icot", "log-icot"))
     return icot / log
 
 
 def icot_failed() -> int:
     """Seeds that ICoT does not solve under Algorithm 1 at n = 30."""
-    (row,) = compared("curricula", "icot", "algorithm-1", n=30)
+    (row,) = _compared("curricula", "icot", "algorithm-1", n=30)
     return row["seeds"] - row["solved"]
 
 
 def rates() -> float:
     """The largest of AdamW's rates that the ablations solve over the least."""
-    found = [r["what"] for r in compared("ablations", "adamw") if r["solved"] == r["seeds"]]
+    found = [r["what"] for r in _compared("ablations", "adamw") if r["solved"] == r["seeds"]]
     solved = [float(name.removeprefix("lr=")) for name in found if name.startswith("lr=")]
     return max(solved) / min(solved)
 
 
 def learned_gates() -> Row:
     """How far gates are from shut, and how far open: of the worst row with either mask and the price."""
-    found = [r["gate_distance"] for r in compared("gates") if re.fullmatch(r"gates=\w+ mask=\w+", r["what"])]
+    found = [r["gate_distance"] for r in _compared("gates") if re.fullmatch(r"gates=\w+ mask=\w+", r["what"])]
     return {"shut": max(r["inputs"] for r in found), "open": 1 - max(r["written"] for r in found)}
 
 
 def price_that_closes() -> float:
     """The price of gates that closes everything over the default."""
-    (found,) = [r["what"] for r in compared("gates", solved=0) if "gate_penalty=0.1" in r["what"]]
+    (found,) = [r["what"] for r in _compared("gates", solved=0) if "gate_penalty=0.1" in r["what"]]
     return round(float(found.partition("gate_penalty=")[2]) / TrainOptions().gate_penalty, 6)
 
 
 def everything_learned() -> Row:
     """Seeds on which learned gates, values, output and link fail together, and all."""
-    (found,) = compared(what="gates=learned mask=causal value=learned output=streams link=mlp-fitted")
+    (found,) = _compared(what="gates=learned mask=causal value=learned output=streams link=mlp-fitted")
     return {"failed": found["seeds"] - found["solved"], "seeds": found["seeds"]}
 
 
@@ -148,20 +148,22 @@ def samples_over_grid() -> float:
 
 def paper_amplitude() -> float:
     """K_n of the paper's constants."""
-    return setting_of(SolveOptions(preset="paper")).K
+    found = setting_of(SolveOptions(preset="paper")).K
+    assert found is not None
+    return found
 
 
-def of(n: int) -> Setting:
+def _of(n: int) -> Setting:
     return Setting(n=n, k=16 if n == 30 else n // 2)
 
 
 @cache
-def first_stage(n: int) -> StageGradient:
-    return of(n).gradients[0]
+def _first_stage(n: int) -> StageGradient:
+    return _of(n).gradients[0]
 
 
 def signal(n: int) -> float:
-    return first_stage(n).signal
+    return _first_stage(n).signal
 
 
 def step_at(K: int) -> float:
@@ -174,23 +176,23 @@ def child_attention(K: int, n: int) -> float:
 
 
 def amplitude(n: int) -> float:
-    return of(n).default_amplitude
+    return _of(n).default_amplitude
 
 
 def half(n: int) -> float:
     """Samples per stage for one half, over n ln n."""
-    samples = of(n).samples_for(0.5)
+    samples = _of(n).samples_for(0.5)
     assert samples is not None
     return samples / (n * math.log(n))
 
 
 def siblings(n: int) -> float:
     """Correlation of the first stage's gradient at two siblings."""
-    return first_stage(n).sibling / first_stage(n).variance[0]
+    return _first_stage(n).sibling / _first_stage(n).variance[0]
 
 
 def columns_at_a_key(n: int) -> float:
-    return float((first_stage(n).shared / first_stage(n).variance)[-1])
+    return float((_first_stage(n).shared / _first_stage(n).variance)[-1])
 
 
 def different_keys(n: int) -> float:
@@ -215,7 +217,7 @@ def logistic_error() -> float:
     errors: list[float] = []
     for place in stored("phase")["half"]:
         samples = [r["samples"] for r in stored("phase")["rows"] if r["n"] == place["n"]]
-        chances = [math.exp(of(place["n"]).log_success(B)) for B in samples]
+        chances = [math.exp(_of(place["n"]).log_success(B)) for B in samples]
         found = half_crossing(samples, [round(1e6 * chance) for chance in chances], [10**6] * len(samples))
         assert found is not None
         errors.append(abs(found.at / place["predicted"] - 1))
@@ -236,7 +238,7 @@ def slope_error() -> float:
 
 
 def independent(case: str) -> list[float]:
-    """The least and the most that success would be if entries were independent: on the grid 1, on the grid K, at the paper's rate."""
+    """Least and largest success if entries were independent: on the grid 1, on the grid K, or at the paper's rate."""
     cases = {"grid 1": "one", "paper's rate": "paper"}
     found = [r for r in stored("finite-n")["success"] if cases.get(r["case"], "K") == case]
     shares = [r["independent"] for r in found if case != "paper" or r["n"] == 16]
@@ -277,15 +279,8 @@ def runs(name: str) -> Row:
     return {"all": sum(r["cells"] for r in rows), "seeds": seeds}
 
 
-def always_from(grid: str) -> int:
-    """The least number of samples from which every run of the sweep over K ≥ 6 succeeds."""
-    rows = [r for r in stored("phase-rounding")["rows"] if r["grid"] == grid and r["K"] >= 6]
-    missed = max(r["samples"] for r in rows if r["successes"] < r["cells"])
-    return min(r["samples"] for r in rows if r["samples"] > missed)
-
-
 def hopeless_amplitude() -> int:
-    """The largest K at which no run of that sweep succeeds."""
+    """The largest K at which no run of the sweep over K succeeds."""
     rows = stored("phase-rounding")["rows"]
     return int(max({r["K"] for r in rows} - {r["K"] for r in rows if r["successes"]}))
 
@@ -305,34 +300,24 @@ def verbatim() -> Certificate:
     return certify(World.of_solve(SolveOptions(preset="paper")), ["theorem-probability"])[0]
 
 
-def said(certificate: Certificate, before: str, after: str) -> str:
+def _said(certificate: Certificate, before: str, after: str) -> str:
     """What a certificate says between two of its words."""
     return (certificate.reason or "").partition(before)[2].partition(after)[0]
 
 
 def verbatim_failed() -> str:
-    return said(verbatim(), "; ", " of 25 runs with other seeds failed")
+    return _said(verbatim(), "; ", " of 25 runs with other seeds failed")
 
 
 def collapsed() -> str:
     """The m of 127 at n = 128 at which the bound holds."""
-    return said(certified(128, "collapse"), "≤ 2 at ", " of")
+    return _said(certified(128, "collapse"), "≤ 2 at ", " of")
 
 
 def remainder(n: int) -> float:
-    return float(said(certified(n, "stage-1"), "|R| ≤ ", " "))
+    return float(_said(certified(n, "stage-1"), "|R| ≤ ", " "))
 
 
 def gradient_constant() -> float:
     """Of n^g, rounded up."""
-    return math.ceil(100 * float(said(certified(8, "bounded-gradient"), "constant ", ";"))) / 100
-
-
-NUMBERS = (
-    *(paper, torch_pinned, mutants, large_file_gib, chunk_mb, faults_limits, bench_sizes, levels, all_tuples_up_to),
-    *(either_mask, samples_over_log_icot, icot_failed, rates, learned_gates, price_that_closes, everything_learned),
-    *(predict, samples_default, samples_over_grid, paper_amplitude, signal, step_at, child_attention, amplitude, half),
-    *(siblings, columns_at_a_key, different_keys, logistic_error, least_signals, slope_error),
-    *(independent, seeds_at, outliers, fresh, largest_n, random_over_adversarial, runs, always_from, hopeless_amplitude),
-    *(certified, verbatim, verbatim_failed, collapsed, remainder, gradient_constant),
-)
+    return math.ceil(100 * float(_said(certified(8, "bounded-gradient"), "constant ", ";"))) / 100
