@@ -56,6 +56,7 @@ def markdown_became_what_it_looks_like(site: Path):
     assert (site / "api" / "certificates.html").read_text(encoding="utf-8").count("<math") > 20
     for page in site.rglob("*.html"):
         html = re.sub(r"<(pre|code|math|script|style)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert "&lt;span data-n" not in html, page  # a number's marker in the description of a picture
         for paragraph in re.findall(r"<p>(.*?)</p>", html, re.DOTALL):
             assert not re.search(r"^\s*(?:[-*|]|\d+\.|:::) |\\[(\[]|\\frac|```", paragraph, re.MULTILINE), (
                 page,

@@ -1,44 +1,108 @@
-"""The pages show the stored results of `internalize compare`, `internalize bench` and `make faults`, and nothing else."""
+"""The pages show what is stored: tables and numbers are current, and tools that store results keep them right."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.findings import BENCH, FAULTS, PAGES, STORED, all_tables, filled
+from tools.findings import PAGES, all_tables, filled
+from tools.numbers import DERIVED, MARKED, names, number, written
+from tools.numbers_parity import certified, half
+from tools.results import path_of, read, stored
 from tools.seeds import check_options, with_more_seeds
 from tools.stalls import after_explicit
 
 from internalize.lm.options import LmTrainOptions
+from internalize.parity.adamw.train import train
+from internalize.parity.certificates import World, certify
+from internalize.parity.options import TrainOptions
+from internalize.storage.runs import Run
 from internalize.storage.summaries import lower_median
 
-ROWS = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
 TABLES = all_tables()
+LANGUAGE = {path for name in ("compare", "bench") for path in path_of(f"{name}.json").parent.glob("lm-*.json")}
+RECOMPUTED = stored("recomputed")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tables_are_the_stored_rows(page: Path):
+def test_pages_are_current(page: Path):
+    """Regenerating changes nothing: `python -m tools.findings` if it does."""
     text = page.read_text(encoding="utf-8")
     assert filled(text, TABLES) == text
-    marks = re.findall(r"<!-- table: (.*?) -->", text)
-    assert filled(text, dict.fromkeys(TABLES, "|new|")).count("|new|") == len(marks)  # none is passed over
-    numbers = {"speed.md": "`solve_over_matmul` | **0.", "finite-n.md": "| 256 | 41715 | 41485 (40239"}
-    numbers |= {"language-models.md": "| log-icot | 10 | 10 |", "reliability.md": " | 0 |\n"}
-    number = numbers.get(page.name, "| 20 of 20 |")
-    assert number in text
-    changed = text.replace(number, number.replace("0", "1").replace("4", "5"))
-    assert filled(changed, TABLES) == text  # a changed number would be noticed
+    tables = re.findall(r"<!-- table: (.*?) -->", text)
+    assert filled(text, dict.fromkeys(TABLES, "|new|")).count("|new|") == len(tables)  # none is passed over
+    assert len(names(text)) == text.count("data-n") == text.count("<span")  # nor a number
+    assert filled(MARKED.sub(r"\1wrong\4", text), TABLES).split() == text.split()  # a wrong one would be noticed
 
 
-def test_every_table_has_its_place():
+def test_every_table_and_function_has_its_place():
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert sorted(re.findall(r"<!-- table: (.*?) -->", text)) == sorted(TABLES)
+    used = names(text)
+    assert all(re.fullmatch(r"[\w/.,=:%–-]+", name) for name in used)  # a bar would cut a table's cell
+    assert len(used) > 300
+    assert {re.split("[:/]", name)[0] for name in used} >= set(DERIVED)
+    parts = {name.partition(":")[0] for name in used}
+    whole = {key for key in RECOMPUTED if not any(part.startswith(f"recomputed/{key}") for part in parts)}
+    assert whole == {"recomputed_by"}
+
+
+def test_a_number_that_is_not_there():
+    for name in ("lm-scattered/adaptive/nothing", "lm-scattered/nobody/seeds", "nothing", "lm.nothing/X", "half/x"):
+        with pytest.raises(LookupError, match=name):
+            number(name)
+    with pytest.raises(LookupError, match="too many values"):
+        number("lm-depth/log-icot/seeds")  # several rows
+
+
+def test_formats():
+    assert written(0.001, ".0e") == "1e-3"
+    assert written(0.754, ".0%") == "75"
+    assert written(0.754, "point.2f") == ".75"
+    assert written(12345.6, "spaced") == "12 346"
+    assert written([1, 12], "word") == "one to twelve"
+    assert written([1.5, 2], ".1f–") == "1.5 – 2.0"
+    assert written({"ratio": 1, "ratio_low": 0.5, "ratio_high": 2}, "ratio") == "1.00 (0.50 – 2.00)"
+
+
+def test_recomputed_tutorial(tmp_path: Path):
+    train(TrainOptions(n=10, k=4, steps=100), [0], [Run(tmp_path / "first")])
+    assert Run(tmp_path / "first").result["accuracy"] == RECOMPUTED["tutorial_accuracy"]
+
+
+@pytest.mark.slow
+def test_recomputed_adamw_run(tmp_path: Path):
+    """Far from well-trained, though every answer is right."""
+    run = Run(tmp_path / "run")
+    train(TrainOptions(), [0], [run])
+    (found,) = certify(World.of_run(run), ["well-trained"])
+    assert run.result["accuracy"] == 1
+    assert found.measured == pytest.approx(RECOMPUTED["adamw_delta"], abs=0.005)
+
+
+@pytest.mark.slow
+def test_recomputed_learned_values(tmp_path: Path):
+    train(TrainOptions(value="learned"), [0], [Run(tmp_path / "run")])
+    values = [float(value) for name, value in Run(tmp_path / "run").weights().items() if name.startswith("value")]
+    assert [min(values), max(values)] == pytest.approx(RECOMPUTED["learned_values"], abs=0.005)
+
+
+@pytest.mark.slow
+def test_recomputed_theory():
+    assert half(65_536) == pytest.approx(RECOMPUTED["half_65536"], rel=1e-4)
+    for n, bound in RECOMPUTED["gradient_bounds"].items():
+        found = certified(int(n), "bounded-gradient")
+        assert found.bound == pytest.approx(bound, rel=1e-4)
+        assert found.measured == pytest.approx(RECOMPUTED["gradient_norm"], abs=0.05)
 
 
 def test_what_issue_and_readme_rest_on():
     """None at chance, the others solved on every seed, ICoT as Log-ICoT under AdamW; gates learned on 18 of 20 or more."""
-    cost = {(row["n"], row["optimizer"], row["method"]): row for row in ROWS if row["of"] == "curricula"}
+    cost = {
+        (row["n"], row["optimizer"], row["method"]): row
+        for row in stored("compare")["rows"]
+        if row["of"] == "curricula"
+    }
     for n, seeds in ((30, 20), (128, 5)):
         assert cost[n, "adamw", "none"]["solved"] == 0
         assert cost[n, "adamw", "none"]["accuracy_high"] < 0.6
@@ -46,7 +110,7 @@ def test_what_issue_and_readme_rest_on():
             row = cost[n, "adamw", method]
             assert (row["solved"], row["seeds"]) == (seeds, seeds)
         assert cost[n, "adamw", "icot"]["steps_to_99"] == cost[n, "adamw", "log-icot"]["steps_to_99"]
-    gates = {(row["n"], row["what"]): row for row in ROWS if row["of"] == "gates"}
+    gates = {(row["n"], row["what"]): row for row in stored("compare")["rows"] if row["of"] == "gates"}
     for n in (30, 64):
         for mask in ("level", "causal"):
             assert gates[n, f"gates=learned mask={mask}"]["solved"] >= 18
@@ -54,7 +118,7 @@ def test_what_issue_and_readme_rest_on():
 
 def test_what_the_page_of_speed_rests_on():
     """Every goal is met, the further one of `solve` too; n = 4096 is solved in its time and memory on one thread."""
-    found = json.loads(BENCH.read_text(encoding="utf-8"))
+    found = stored("bench")
     measured = {name: own for name, own in found.items() if isinstance(own, dict) and "median" in own}
     assert all(own["met"] is not False for own in measured.values())
     assert measured["solve_over_matmul"]["cpu_median"] < 0.5
@@ -66,7 +130,7 @@ def test_what_the_page_of_speed_rests_on():
 
 def test_what_the_page_of_reliability_rests_on():
     """Nothing was lost: in no kind of fault, and all families were tried."""
-    rows = json.loads(FAULTS.read_text(encoding="utf-8"))["rows"]
+    rows = stored("faults")["rows"]
     assert [row for row in rows if row["lost"] or row["survived"] != row["tried"]] == []
     assert {"kills", "writes", "together", "load"} <= {row["family"] for row in rows}
 
@@ -74,7 +138,7 @@ def test_what_the_page_of_reliability_rests_on():
 @pytest.mark.parametrize("name", ["lm-parity-30", "lm-multiply"])
 def test_seeds_that_are_added_are_those_of_one_call(name: str):
     """Of a comparison in two parts the tool makes the rows of the whole."""
-    whole = json.loads((STORED.parent / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    whole = stored(name)["rows"]
 
     def part(*seeds: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -119,9 +183,9 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
     assert both == alone  # linear with other layers is not what they are against
 
 
-@pytest.mark.parametrize("path", sorted(STORED.parent.glob("lm-*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(LANGUAGE), ids=lambda path: path.stem)
 def test_medians_are_those_of_the_seeds(path: Path):
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in read(path)["rows"]:
         if "steps_after_explicit" in row and row["stages"] > 1:
             after = [run["after_explicit"] for run in row["each"]]
             all_of_it = [
@@ -136,7 +200,7 @@ def test_a_setting_of_which_no_run_is_solved():
 
 
 def test_seeds_of_other_options_are_not_added():
-    command = json.loads((STORED.parent / "lm-multiply-3.json").read_text(encoding="utf-8"))["command"]
+    command = stored("lm-multiply-3")["command"]
     options = LmTrainOptions(
         data="multiply:digits=3",
         method="icot",

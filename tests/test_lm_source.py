@@ -9,8 +9,9 @@ import pytest
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import read_examples, write_examples
-from internalize.lm.data.source import eval_examples, of_examples, of_task, open_source
+from internalize.lm.data.source import _SHARES, _share, eval_examples, of_examples, of_task, open_source
 from internalize.lm.data.tasks import Task, TaskStream, get_task
+from internalize.lm.options import LmTrainOptions
 
 
 def numbered(path: Path, count: int, questions: int | None = None) -> Path:
@@ -158,3 +159,12 @@ def test_validation_examples_of_ones_own_and_small_tasks():
     said: list[str] = []
     assert of_task(Doubling(most=10), held_out=3, say=said.append).validation
     assert "doubling:most=10,seed=0 has 10 questions: too few to hold some out" in said[0]
+
+
+def test_every_product_held_out_for_the_test_is_asked():
+    products = (
+        f"{one % 10} {one // 10} * {other % 10} {other // 10}" for one in range(10, 100) for other in range(10, 100)
+    )
+    held_out = {question for question in products if _SHARES.get(_share(question)) == "test"}
+    asked = open_source("multiply:digits=2", 0).test(LmTrainOptions().test_examples)
+    assert {example.question for example in asked} == held_out

@@ -1,13 +1,15 @@
-"""The tables of docs/findings.md, docs/speed.md, docs/language-models.md, docs/reliability.md, docs/finite-n.md and of the README,
-from the stored results of `internalize compare`, `bench`, `sweep show`, `lm compare` and `make faults` and of
-benchmarks/prediction_table.py: `python -m tools.findings` writes them in.
+"""Write the tables and the numbers of README and docs from stored results: `python -m tools.findings`.
 
-With `--store FOLDER …` it first takes the rows of those comparisons' `rows.json` into the stored results; with
-`--bench FOLDER`, the results and profiles of that bench into bench.json beside it; with `--lm NAME FOLDER …`, the rows of these
-folders of `lm compare`, each with the data, the model and the loss of its runs, into NAME.json, beside its command (with
-`--lm-seeds NAME FOLDER …`, as further seeds of the rows that are there); with
-`--rows NAME FOLDER …` the same of `compare`, for numbers in prose, with `--probe NAME FOLDER` what `lm probe --out` read in the
-final model with everything hidden, and with `--certify NAME FOLDER …` what `lm certify --out` found of several models.
+Tables stand between `<!-- table: NAME -->` and `<!-- end -->`; tools/numbers.py explains numbers in prose. Options store results
+first, without paths of this machine; results keep the command that stands beside them:
+
+    --store FOLDER …          rows of `compare`, for the tables
+    --rows NAME FOLDER …      rows of `compare`, for numbers in prose
+    --bench FOLDER            results and profiles of `bench`
+    --lm NAME FOLDER …        rows of `lm compare`, each with the data, the model and the loss of its runs
+    --lm-seeds NAME FOLDER …  the same, as further seeds of rows that are stored
+    --probe NAME FOLDER       what `lm probe --out` read in the final model with everything hidden
+    --certify NAME FOLDER …   what `lm certify --out` found of several models
 """
 
 import json
@@ -18,27 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from tools.language import language_tables
-from tools.results import DOCS, path_of
+from tools.numbers import with_numbers
+from tools.results import DOCS, path_of, read, stored
 from tools.seeds import check_options, each_against_linear, with_more_seeds
 
 from internalize.report import tables as columns
 from internalize.report.tables import Columns, Table
 
-STORED = path_of("compare.json")
-BENCH = path_of("bench.json")
-PHASE = path_of("phase.json")
-FAULTS = path_of("faults.json")
-FINITE = path_of("finite-n.json")
-PAGES = tuple(
-    DOCS / f"{name}.md" for name in ("findings", "speed", "finite-n", "language-models", "reliability", "../README")
-)
+PAGES = (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))
 Row = dict[str, Any]
 
 
 def store(folders: Iterable[Path]) -> None:
     """Keep the rows of comparisons that the tables show."""
     rows = sorted(_kept(folders), key=lambda row: (row["of"], row["n"]))
-    STORED.write_text(f'{{"rows": [\n{_lines(rows)}\n]}}\n', encoding="utf-8")
+    path_of("compare.json").write_text(f'{{"rows": [\n{_lines(rows)}\n]}}\n', encoding="utf-8")
 
 
 def store_rows(name: str, folders: Iterable[Path]) -> None:
@@ -48,7 +44,7 @@ def store_rows(name: str, folders: Iterable[Path]) -> None:
 
 def store_probe(name: str, folder: Path) -> None:
     """Keep where each step is read in the final model, everything hidden."""
-    rows = json.loads((folder / "result.json").read_text(encoding="utf-8"))["rows"]
+    rows = read(folder / "result.json")["rows"]
     last = max((row["stage"], row["hidden"]) for row in rows)
     keys = ("layer", "step", "level", "chance", "probe")
     write_rows(name, [{key: row[key] for key in keys} for row in rows if (row["stage"], row["hidden"]) == last])
@@ -56,7 +52,7 @@ def store_probe(name: str, folder: Path) -> None:
 
 def store_certificates(name: str, folders: Iterable[Path]) -> None:
     """Keep what several models' certificates say, a row each."""
-    found = [json.loads((folder / "result.json").read_text(encoding="utf-8"))["certificates"] for folder in folders]
+    found = [read(folder / "result.json")["certificates"] for folder in folders]
     keys = ("statement", "measured", "bound", "verdict")
     write_rows(
         name, [{key: own[key] for key in keys} | {"model": i} for i, some in enumerate(found, 1) for own in some]
@@ -64,7 +60,7 @@ def store_certificates(name: str, folders: Iterable[Path]) -> None:
 
 
 def _read(folders: Iterable[Path]) -> list[Row]:
-    return [row for folder in folders for row in json.loads((folder / "rows.json").read_text(encoding="utf-8"))["rows"]]
+    return [row for folder in folders for row in read(folder / "rows.json")["rows"]]
 
 
 def _kept(folders: Iterable[Path]) -> list[Row]:
@@ -82,21 +78,18 @@ def _lines(rows: Iterable[Row]) -> str:
 def write_rows(name: str, rows: Iterable[Row]) -> None:
     """Rows into a file that has the command and the date before them; they stay."""
     path = path_of(f"{name}.json")
-    before: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before: Row = read(path) if path.exists() else {}
     about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
     path.write_text(f'{{\n{about}"rows": [\n{_lines(rows)}\n]\n}}\n', encoding="utf-8")
 
 
 def store_bench(folder: Path) -> None:
     """Keep the results of a bench, with the profiles that are beside them."""
-    found = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
-    profiles = {
-        subject: json.loads((folder / f"profile-{subject}.json").read_text(encoding="utf-8"))["rows"]
-        for subject in ("solve", "train")
-    }
+    found = read(folder / "bench.json")
+    profiles = {subject: read(folder / f"profile-{subject}.json")["rows"] for subject in ("solve", "train")}
     text = ",\n".join(f"{json.dumps(key)}: {json.dumps(own, ensure_ascii=False)}" for key, own in found.items())
     text += f',\n"profiles": {json.dumps(profiles, ensure_ascii=False)}'
-    BENCH.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+    path_of("bench.json").write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
 def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) -> None:
@@ -104,13 +97,13 @@ def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) ->
     rows: list[Row] = []
     configs: list[Row] = []
     for row in _read(folders):
-        configs += (json.loads((Path(run) / "config.json").read_text(encoding="utf-8")) for run in row["runs"])
+        configs += (read(Path(run) / "config.json") for run in row["runs"])
         asked = {key: configs[-1][key] for key in ("data", "layers", "layer_loss", "eval_every", "levels")}
         rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
     if more_seeds:
-        stored = json.loads((path_of(f"{name}.json")).read_text(encoding="utf-8"))
-        check_options(stored["command"], configs)
-        rows = with_more_seeds(stored["rows"], rows, configs[0]["test_examples"])
+        before = stored(name)
+        check_options(before["command"], configs)
+        rows = with_more_seeds(before["rows"], rows, configs[0]["test_examples"])
     write_rows(name, rows if more_seeds else each_against_linear(rows))
 
 
@@ -274,38 +267,45 @@ def bench_tables(found: Row) -> dict[str, str]:
 
 def all_tables() -> dict[str, str]:
     """Every table, by its name, from what is stored."""
-    rows, found, phase, faults, finite = (
-        json.loads(path.read_text(encoding="utf-8")) for path in (STORED, BENCH, PHASE, FAULTS, FINITE)
-    )
-    others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {"phase": (HALF, phase["half"])}
-    others["faults"] = (SURVIVED, with_total(faults["rows"]))
-    made = tables(rows["rows"]) | bench_tables(found) | finite_tables(finite) | _written(language_tables())
-    return made | _written(others)
+    others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
+        "phase": (HALF, stored("phase")["half"]),
+        "faults": (SURVIVED, with_total(stored("faults")["rows"])),
+    }
+    made = tables(stored("compare")["rows"]) | bench_tables(stored("bench")) | finite_tables(stored("finite-n"))
+    return made | _written({**language_tables(), **others})
 
 
 def filled(page: str, found: dict[str, str]) -> str:
-    """The page with its tables between their marks."""
+    """The page with its tables between their marks, and its numbers."""
 
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n{found[match[2]]}\n{match[3]}"
 
-    return re.sub(r"(<!-- table: (\S+) -->)\n.*?(<!-- end -->)", fill, page, flags=re.DOTALL)
+    return with_numbers(re.sub(r"(<!-- table: (\S+) -->)\n.*?(<!-- end -->)", fill, page, flags=re.DOTALL))
 
 
 def main() -> None:
     """Store, then fill."""
-    if sys.argv[1:2] == ["--store"]:
-        store(Path(folder) for folder in sys.argv[2:])
-    if sys.argv[1:2] == ["--bench"]:
-        store_bench(Path(sys.argv[2]))
-    if sys.argv[1:2] in (["--lm"], ["--lm-seeds"]):
-        store_lm(sys.argv[2], [Path(folder) for folder in sys.argv[3:]], more_seeds=sys.argv[1] == "--lm-seeds")
-    if sys.argv[1:2] == ["--rows"]:
-        store_rows(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
-    if sys.argv[1:2] == ["--probe"]:
-        store_probe(sys.argv[2], Path(sys.argv[3]))
-    if sys.argv[1:2] == ["--certify"]:
-        store_certificates(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
+    option, *words = sys.argv[1:] or [""]
+    folders = [Path(word) for word in words]
+    match option:
+        case "--store":
+            store(folders)
+        case "--bench":
+            store_bench(*folders)
+        case "--rows":
+            store_rows(words[0], folders[1:])
+        case "--lm" | "--lm-seeds":
+            store_lm(words[0], folders[1:], more_seeds=option == "--lm-seeds")
+        case "--probe":
+            store_probe(words[0], *folders[1:])
+        case "--certify":
+            store_certificates(words[0], folders[1:])
+        case "":
+            pass
+        case _:
+            raise SystemExit(f"{option} is no option: see tools/findings.py")
+    stored.cache_clear()
     found = all_tables()
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")

@@ -2,10 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tools import results
+from tools.results import row_of, stored
 from tools.stalls import STALLS, by_setting
 
 from internalize.intervals import mean_interval
@@ -17,9 +17,9 @@ Row = dict[str, Any]
 Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]
 
 
-def stored(name: str) -> list[Row]:
+def rows_of(name: str) -> list[Row]:
     """The rows of a stored comparison."""
-    return results.stored(name)["rows"]
+    return stored(name)["rows"]
 
 
 def ahead(row: columns.Row) -> str:
@@ -68,7 +68,7 @@ def over_counted(name: str) -> Callable[[columns.Row], str]:
     """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
 
     def cell(row: columns.Row) -> str:
-        linear = of_method(stored(name), against.LINEAR)
+        linear = row_of(rows_of(name), against.LINEAR)
         return columns.over_linear({"against_linear": against.compare_with_linear(row["each"], linear["each"])})
 
     return cell
@@ -101,12 +101,6 @@ LANGUAGE: dict[str, Columns] = {
     "lm-depth-scattered": DEPTH,
 }
 """Of each stored comparison of language models."""
-
-
-def of_method(rows: Iterable[Row], method: str) -> Row:
-    """The row of a method that has one."""
-    (found,) = (row for row in rows if row["method"] == method)
-    return found
 
 
 def first_evaluations(row: columns.Row) -> list[int]:
@@ -146,10 +140,10 @@ COMPARED = {"counts": ("lm-parity", "lm-parity-30"), "scattered": ("lm-scattered
 def ruler() -> list[Row]:
     """A row for every method beside linear ICoT on parity."""
     return [
-        {**row, "replay": replay, "linear": of_method(stored(name), against.LINEAR)}
+        {**row, "replay": replay, "linear": row_of(rows_of(name), against.LINEAR)}
         for replay, names in COMPARED.items()
         for name in names
-        for row in stored(name)
+        for row in rows_of(name)
         if row["method"] != against.LINEAR
     ]
 
@@ -188,7 +182,7 @@ def not_worse() -> list[Row]:
     """A row for each comparison."""
     found: list[Row] = []
     for name in CELLS:
-        own, linear = (of_method(stored(name), method) for method in ("adaptive", against.LINEAR))
+        own, linear = (row_of(rows_of(name), method) for method in ("adaptive", against.LINEAR))
         both = {each["seed"] for each in own["each"]} & {each["seed"] for each in linear["each"]}
         means = [
             math.fsum(each["exact_match"] for each in row["each"] if each["seed"] in both) / len(both)
@@ -210,7 +204,7 @@ CERTIFIED: Columns = {
 
 def certified() -> list[Row]:
     """The certificates of several models, a row a statement."""
-    rows = stored("lm-certify")
+    rows = rows_of("lm-certify")
     names = dict.fromkeys(row["statement"] for row in rows)
     together = [[row for row in rows if row["statement"] == name] for name in names]
     return [{**models[0], "models": models} for models in together]
@@ -218,9 +212,9 @@ def certified() -> list[Row]:
 
 def language_tables() -> Tables:
     """The tables of `lm compare`; that of parity is in the README as well."""
-    found: Tables = {name: (own, stored(name)) for name, own in LANGUAGE.items()}
-    found["lm-stalls"] = (STALLS, by_setting(stored("lm-stalls")))
-    found["lm-parity-summary"] = (columns.LANGUAGE, stored("lm-scattered"))
+    found: Tables = {name: (own, rows_of(name)) for name, own in LANGUAGE.items()}
+    found["lm-stalls"] = (STALLS, by_setting(rows_of("lm-stalls")))
+    found["lm-parity-summary"] = (columns.LANGUAGE, rows_of("lm-scattered"))
     found["lm-ruler"] = (RULER, ruler())
     found["lm-not-worse"] = (NOT_WORSE, not_worse())
     found["lm-certify"] = (CERTIFIED, certified())

@@ -1,6 +1,8 @@
 """Where stored results are: those that the page shows ship with the package, all others are in docs/results."""
 
 import json
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,23 @@ def path_of(name: str) -> Path:
     return shipped if shipped.is_file() else DOCS / "results" / name
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@cache
 def stored(name: str) -> dict[str, Any]:
-    """Read a stored JSON object by its name without ending."""
-    return json.loads(path_of(f"{name}.json").read_text(encoding="utf-8"))
+    """Return a stored JSON object by its name without ending; callers do not change it."""
+    return read(path_of(f"{name}.json"))
+
+
+def row_of(rows: Iterable[dict[str, Any]], *wanted: str) -> dict[str, Any]:
+    """Return the only row that has every wanted word among its values and every wanted `key=value`."""
+
+    def fits(row: dict[str, Any], word: str) -> bool:
+        key, equals, value = word.partition("=")
+        return str(row.get(key)) == value if equals else word in row.values()
+
+    (found,) = (row for row in rows if all(fits(row, word) for word in wanted))
+    return found

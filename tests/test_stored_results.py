@@ -1,0 +1,164 @@
+"""What README and docs say in words is so in the stored results; their numbers are generated (tools/numbers.py)."""
+
+import math
+import re
+
+import pytest
+from tools.language import not_worse
+from tools.numbers_language import _leads, _of_method, _right, _runs_back, _stalled
+from tools.numbers_parity import _compared, everything_learned
+from tools.results import path_of, stored
+
+from internalize.lm.evaluation.linear import ahead
+from tests.pages import PAGES
+
+PROSE = [" ".join(page.read_text(encoding="utf-8").split()) for page in PAGES]
+
+
+@pytest.mark.parametrize("path", sorted(path_of("bench.json").parent.glob("*.json")), ids=lambda path: path.stem)
+def test_commands_that_made_stored_results_are_on_a_page(path):
+    found = stored(path.stem)
+    for key in ("command", "read_by"):
+        assert key not in found or any(found[key] in text for text in PROSE), found[key]
+
+
+# Parity
+
+
+def test_samples_of_explicit_cot_are_a_quarter_and_a_sixth():
+    for n, part in ((30, 4), (128, 6)):
+        log, cot = (_compared("curricula", "algorithm-1", method, n=n)[0] for method in ("log-icot", "cot"))
+        assert log["samples_to_99"] / cot["samples_to_99"] == pytest.approx(part, rel=0.01)
+
+
+def test_algorithm_1_with_samples_for_log_icot_never_solves_icot_at_128():
+    (row,) = _compared("curricula", "algorithm-1", "icot", n=128)
+    assert row["solved"] == 0
+
+
+def test_icot_and_log_icot_take_the_same_steps_at_the_slower_rate_too():
+    assert len({_of_method("compare-rate", method)["steps_to_99"] for method in ("icot", "log-icot")}) == 1
+
+
+def test_gates_are_learned_in_six_settings():
+    assert len([r for r in _compared("gates") if re.fullmatch(r"gates=\w+ mask=\w+", r["what"])]) == 6
+
+
+def test_each_simplification_alone_is_solved_on_all_seeds():
+    alone = ("gates=learned", "value=learned", "output=streams parts_lr=0.01", "link=mlp-fitted")
+    solved = {_compared("simplifications", what=what)[0]["solved"] for what in alone}
+    assert solved == {everything_learned()["seeds"]}
+
+
+def test_the_last_doubling_is_steeper_and_all_is_flatter_than_the_products():
+    found = stored("bench")["growth"]
+    last = math.log2(found["seconds"]["2048"] / found["seconds"]["1024"])
+    assert found["median"] < last < found["goal"]
+
+
+def test_where_the_prediction_is_inside_of_its_interval():
+    """From n = 16 on; at n = 8 more samples are needed than predicted."""
+    for place in stored("phase")["half"]:
+        assert (place["low"] <= place["predicted"] <= place["high"]) is (place["n"] >= 16), place
+        assert place["n"] >= 16 or place["low"] > place["predicted"]
+
+
+def test_one_row_is_beyond_two_standard_errors_and_one_at_two():
+    errors = sorted((abs(row["z"]) for row in stored("finite-n")["success"]), reverse=True)
+    assert [z > 2.05 for z in errors[:2]] == [True, False]
+
+
+def test_curricula_succeed_where_the_caption_says():
+    """The four panels over k and n: everywhere with a chain, without one at k = 2 alone."""
+    for found in stored("phase-curricula")["rows"]:
+        expected = found["curriculum"] != "none" or found["k"] == 2
+        assert (found["successes"] == found["cells"]) is expected, found
+        assert expected or found["successes"] == 0, found
+
+
+def test_multiples_of_K_always_succeed_from_3200_samples_on_as_the_description_of_the_figure_says():
+    rows = [r for r in stored("phase-rounding")["rows"] if r["grid"] == "K" and r["K"] >= 6]
+    missed = max(r["samples"] for r in rows if r["successes"] < r["cells"])
+    assert min(r["samples"] for r in rows if r["samples"] > missed) == 3200
+
+
+# Language models
+
+
+def test_log_icot_solves_as_many_seeds_at_both_sizes():
+    assert (
+        len({(row["solved"], row["seeds"]) for row in (stored(f"lm-parity{n}")["rows"][0] for n in ("", "-30"))}) == 1
+    )
+
+
+@pytest.mark.parametrize("size", ["", "-30"])
+def test_scattered_replay_and_counts_share_ten_seeds(size: str):
+    found = ahead(*(_of_method(f"{name}{size}", "log-icot")["each"] for name in ("lm-scattered", "lm-parity")))
+    assert found is not None
+    assert found["ratio_seeds"] == 10
+
+
+def test_what_carries_over_is_what_the_certificates_say():
+    """States do on every model; attention, both statements, on one of five."""
+    verdicts: dict[str, list[str]] = {}
+    for row in stored("lm-certify")["rows"]:
+        verdicts.setdefault(row["statement"], []).append(row["verdict"])
+    assert all("violated" not in verdicts[name] for name in ("hidden-nodes", "frozen-nodes", "answer"))
+    both = zip(verdicts["child-attention"], verdicts["child-mass"], strict=True)
+    assert [pair == ("holds", "holds") for pair in both].count(True) == 1
+    assert {len(own) for own in verdicts.values()} == {5}
+
+
+def test_layers_at_which_steps_are_read_as_the_descriptions_of_figures_say():
+    """The lowest at which a probe is right in 99 % of the questions: level 1, level 2 and the answer; partial products, answer."""
+
+    def lowest(name: str, **values: object) -> set[int]:
+        rows = [r for r in stored(name)["rows"] if r["probe"] >= 0.99 and values.items() <= r.items()]
+        return {min(r["layer"] for r in rows if r["step"] == step) for step in {r["step"] for r in rows}}
+
+    assert [lowest("lm-probe", level=level) for level in (1, 2, None)] == [{1}, {2, 3}, {3}]
+    assert [lowest("lm-probe-multiply", step=step) for step in (1, 2, 3)] == [{3}, {3}, {4}]
+
+
+def test_runs_end_at_chance_only_without_replay_and_loss_on_hidden_slots():
+    """And each has lost level 2, or never had it."""
+    others = [row for row in stored("lm-stalls")["rows"] if row not in _stalled("all")]
+    assert all(row["exact_match"] >= 0.99 and not row["account"]["missing"] for row in others)
+    assert len(_stalled("lost")) + len(_stalled("faint")) == len(_stalled("chance"))
+
+
+def test_where_everything_at_once_stalled():
+    """With two layers to spare on no seed, with one on one that was solved, with none on two that were not, with a layer too few
+    on two, of which one was solved.
+    """
+    assert [(run["layers"], run["seed"]) for run in _runs_back()] == [(3, 0), (3, 2), (4, 1), (4, 3), (5, 3)]
+    rows = {layers: _of_method("lm-depth-scattered", "adaptive", f"layers={layers}") for layers in (3, 4, 5)}
+    wrong = {layers: [e["seed"] for e in row["each"] if e["exact_match"] < 0.99] for layers, row in rows.items()}
+    assert wrong == {3: [0, 1], 4: [1, 3], 5: []}
+
+
+def test_adaptive_is_not_worse_than_linear():
+    """By 0.01 of exact match, wherever there are several seeds."""
+    several = {row["data"]: row["against_linear"] for row in not_worse() if row["against_linear"]["seeds"] > 1}
+    assert len(several) == 5
+    assert min(found["exact_match_low"] for found in several.values()) > -0.01
+    better = [data for data in several if several[data]["exact_match_low"] > 0.01]
+    assert better == ["multiply:digits=3", "multiply-tree:digits=3"]
+
+
+def test_both_are_ahead_of_linear_at_three_digits():
+    """On every seed, and none of linear's is solved; on seed 1 alone is Log-ICoT ahead of adaptive."""
+    for name, method in (
+        ("lm-multiply-3", "adaptive"),
+        ("lm-multiply-3", "log-icot"),
+        ("lm-multiply-tree", "log-icot"),
+    ):
+        assert min(_leads(name, method).values()) > 0
+    assert _of_method("lm-multiply-3", "icot")["solved"] == 0
+    log, adaptive = (_right("lm-multiply-3", method) for method in ("log-icot", "adaptive"))
+    assert {seed: log[seed] > adaptive[seed] for seed in log} == {0: False, 1: True, 2: False}
+
+
+def test_seeds_of_the_tree_are_in_order_and_its_first_level_takes_all_that_a_stage_may_have():
+    assert list(_leads("lm-multiply-tree", "adaptive")) == list(range(10))
+    assert len({e["steps"][1] for e in _of_method("lm-multiply-tree", "log-icot", "auto")["each"]}) == 1

@@ -1,0 +1,175 @@
+"""Numbers on language models that are computed from stored results, by the names of these functions (tools/numbers.py)."""
+
+import math
+import re
+from typing import Any
+
+from tools.language import ruler, share_of_first
+from tools.results import row_of, stored
+
+from internalize.intervals import mean_interval
+from internalize.lm.data.source import open_source
+from internalize.lm.evaluation.linear import ahead
+from internalize.lm.options import LmTrainOptions
+
+Row = dict[str, Any]
+
+
+def _of_method(name: str, method: str, *more: str) -> Row:
+    return row_of(stored(name)["rows"], method, *more)
+
+
+def _right(name: str, method: str) -> dict[int, float]:
+    """Exact match by seed, on the levels that linear has."""
+    row = _of_method(name, method, _of_method(name, "icot")["levels"])
+    return {each["seed"]: each["exact_match"] for each in row["each"]}
+
+
+def _leads(name: str, method: str) -> dict[int, float]:
+    """How far a method is ahead of linear on each of its seeds."""
+    linear = _right(name, "icot")
+    return {seed: own - linear[seed] for seed, own in _right(name, method).items()}
+
+
+def lead(name: str, method: str) -> list[float]:
+    """The least and the most."""
+    own = _leads(name, method).values()
+    return [min(own), max(own)]
+
+
+def mean_of_seeds(name: str, method: str, count: int) -> float:
+    """Exact match in the mean of seeds 0 to count - 1."""
+    return math.fsum(_right(name, method)[seed] for seed in range(count)) / count
+
+
+def size(name: str) -> Row:
+    """Sizes n and k of a comparison on parity."""
+    return dict(zip("nk", re.findall(r"\d+", stored(name)["rows"][0]["data"]), strict=True))
+
+
+def first_evaluation_share() -> list[float]:
+    shares = [share_of_first(row["linear"]) for row in ruler()]
+    return [min(shares), max(shares)]
+
+
+def removals() -> Row:
+    """Linear's stages between the first and the last with an evaluation every other update, and those that end at once."""
+    linear = _of_method("lm-fine", "icot")
+    between = [updates for each in linear["each"] for updates in each["steps"][1:-1]]
+    return {"all": len(between), "quick": sum(updates <= linear["eval_every"] for updates in between)}
+
+
+def stage_updates(method: str, first: int, last: int) -> list[int]:
+    """The least and the most updates of a seed at n = 30 in these stages together, from 1."""
+    sums = [sum(each["steps"][first - 1 : last]) for each in _of_method("lm-parity-30", method)["each"]]
+    return [min(sums), max(sums)]
+
+
+def last_stage(method: str) -> list[int]:
+    """The same of the last stage, without consolidation."""
+    last = _of_method("lm-parity-30", method)["stages"]
+    return [updates - LmTrainOptions().consolidate for updates in stage_updates(method, last, last)]
+
+
+def linears_stages() -> Row:
+    """Between the first and the last at n = 30: how many pass within two evaluations, and what the others take."""
+    found = _of_method("lm-parity-30", "icot")
+    updates, twice = [each["steps"][1:-1] for each in found["each"]], 2 * found["eval_every"]
+    quick = [sum(own <= twice for own in run) for run in updates]
+    slow = [own for run in updates for own in run if own > twice]
+    spans = {"quick": [min(quick), max(quick)], "slow": [min(slow), max(slow)]}
+    return {"all": len(updates[0]), "mean": sum(quick) / len(quick), **spans}
+
+
+def first_evaluations(method: str) -> Row:
+    """Removals at n = 30, and the updates that their first evaluations are."""
+    row = _of_method("lm-parity-30", method)
+    return {"removals": row["stages"] - 1, "updates": (row["stages"] - 1) * row["eval_every"]}
+
+
+def different(task: str) -> int:
+    """Different questions among those that seed 0 is tested with."""
+    data = {"parity": "parity:n=16,k=8", "multiply": "multiply:digits=2"}[task]
+    return len({example.question for example in open_source(data, 0).test(LmTrainOptions().test_examples)})
+
+
+def _stalled(reason: str) -> list[Row]:
+    """Runs with neither replay nor loss on hidden slots: all, those that end at chance, and those by what became of level 2."""
+    alone = [r for r in stored("lm-stalls")["rows"] if not (r["replay"] or r["hidden_loss"])]
+    wrong = [r for r in alone if r["exact_match"] < 0.6]
+    of = {"all": alone, "chance": wrong}
+    return of.get(reason) or [r for r in wrong if {m["reason"] for m in r["account"]["missing"]} == {reason, "waiting"}]
+
+
+def stalled_count(reason: str) -> int:
+    return len(_stalled(reason))
+
+
+def stalled_updates() -> list[int]:
+    last = [run["steps"][-1] for run in _stalled("chance")]
+    return [min(last), max(last)]
+
+
+def missing(reason: str, key: str) -> list[float]:
+    """The least and the most of what is known of the steps that are missing for a reason."""
+    found = [m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason]
+    return [min(found), max(found)]
+
+
+def over_counts(scattered: str, counts: str) -> Row:
+    """Log-ICoT's updates after the explicit stage with scattered replay over those with replay of counts."""
+    found = ahead(*(_of_method(name, "log-icot")["each"] for name in (scattered, counts)))
+    assert found is not None
+    return {"ratio": found["ratio"], "interval": [found["ratio_low"], found["ratio_high"]]}
+
+
+def _runs_back() -> list[Row]:
+    """The runs at k = 16 that gave up hiding everything at once."""
+    rows = [r for r in stored("lm-depth-scattered")["rows"] if r["method"] == "adaptive"]
+    return [{**each, "layers": row["layers"]} for row in rows for each in row["each"] if len(each["steps"]) > 2]
+
+
+def went_back() -> Row:
+    return {"runs": len(_runs_back()), "solved": sum(run["exact_match"] >= 0.99 for run in _runs_back())}
+
+
+def after_going_back(layers: int, seed: int) -> int:
+    return sum(row_of(_runs_back(), f"layers={layers}", f"seed={seed}")["steps"][2:])
+
+
+def last_updates() -> list[int]:
+    """Of Log-ICoT's last stage at 3 × 3."""
+    last = [each["steps"][-1] for each in _of_method("lm-multiply-3", "log-icot")["each"]]
+    return [min(last), max(last)]
+
+
+def linears_last() -> list[int]:
+    """The stages that linear came to at 3 × 3."""
+    stages = [len(each["steps"]) for each in _of_method("lm-multiply-3", "icot")["each"]]
+    return [min(stages), max(stages)]
+
+
+def adaptive_on_tree() -> Row:
+    own = _leads("lm-multiply-tree", "adaptive")
+    (behind,) = (seed for seed, lead in own.items() if lead < 0)
+    fives = [mean_interval([own[seed] for seed in five], sides=1)[1] for five in (range(5), range(5, 10))]
+    return {"ahead": len(own) - 1, "seed": behind, "behind": -own[behind], "at-least": fives}
+
+
+def linear_done() -> int:
+    """The seed on which linear came to its last stage on the tree."""
+    linear = _of_method("lm-multiply-tree", "icot")
+    (done,) = (each["seed"] for each in linear["each"] if len(each["steps"]) == linear["stages"])
+    return done
+
+
+def hard_tokens() -> list[int]:
+    """Updates that linear had for its second and third removal on the tree."""
+    sums = [sum(each["steps"][2:4]) for each in _of_method("lm-multiply-tree", "icot")["each"]]
+    return [min(sums), max(sums)]
+
+
+def hidden_at_four() -> Row:
+    """Tokens at 4 × 4, and those that linear has hidden."""
+    row = _of_method("lm-multiply-4", "icot")
+    return {"all": row["stages"] - 1, "linear": len(row["each"][0]["steps"]) - 1}
