@@ -16,6 +16,8 @@ from internalize.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+Json = dict[str, Any]
+"""A JSON object."""
 TEMPORARY_FILE: Final = re.compile(r"\..+\.(\d+)\.tmp")
 """What `write_atomically` leaves behind when it is killed, with the number of its process."""
 
