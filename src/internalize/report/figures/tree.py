@@ -105,23 +105,14 @@ def _draw_tree(axes: Axes, tree: ParityTree, sequence: NDArray[np.float64]) -> N
         parent = tree.parent(position)
         if parent is not None:
             axes.plot([x[position], x[parent]], [y[position], y[parent]], color=INK, linewidth=0.8, zorder=1)
-        inside = position >= tree.n or position in tree.secret
+        inside, at_input = position >= tree.n or position in tree.secret, position < tree.n
+        ink, place = INK if inside else MUTED, (x[position], y[position])
         colour = to_hex(SIGNS((float(sequence[position]) + 1) / 2)) if inside else "white"
-        axes.add_patch(
-            Circle((x[position], y[position]), 0.43, facecolor=colour, edgecolor=INK if inside else MUTED, lw=0.7)
-        )
+        axes.add_patch(Circle(place, 0.43, facecolor=colour, edgecolor=ink, lw=0.7))
         sign = "+" if sequence[position] > 0 else "−"
-        axes.text(x[position], y[position], sign, ha="center", va="center", color=INK if inside else MUTED)
-        below = y[position] - 0.62 if position < tree.n else y[position] + 0.62
-        axes.text(
-            x[position],
-            below,
-            f"$b_{{{position}}}$",
-            ha="center",
-            va="top" if position < tree.n else "bottom",
-            fontsize=8,
-            color=INK if inside else MUTED,
-        )
+        axes.text(*place, sign, ha="center", va="center", color=ink)
+        below, side = (y[position] - 0.62, "top") if at_input else (y[position] + 0.62, "bottom")
+        axes.text(x[position], below, f"$b_{{{position}}}$", ha="center", va=side, fontsize=8, color=ink)
     axes.text(x[tree.root] + 0.6, y[tree.root], "$= y$", va="center")
     axes.set_xlim(-0.7, tree.n - 0.3)
     axes.set_ylim(-1.5, tree.L * step + 1.5)
