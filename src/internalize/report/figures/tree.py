@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
+from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.literal import LiteralTransformer
 from internalize.parity.task.data import add_trace, draw_bits, stage_input
 from internalize.parity.task.stages import parity_stages
@@ -39,10 +40,7 @@ class StreamExample:
 def stream_example(tree: ParityTree, seed: int) -> StreamExample:
     """Run the model of Definition 3 on one sample, with the whole chain shown and with the input of stage L."""
     model = LiteralTransformer(tree.levels)
-    W = [torch.zeros(tree.T, tree.T, dtype=torch.float64) for _ in range(tree.L)]
-    for layer in range(tree.L):
-        for node, pair in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
-            W[layer][list(pair), node] = SHARP
+    W = recovered_weights(tree, "block", SHARP)
     sequence = add_trace(tree, draw_bits(tree.n, seed, 0, 1, "validation", torch.float64))
     first, *_, last = parity_stages(tree.levels, Curriculum("log-icot"))
     cot, icot = (
