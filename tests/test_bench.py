@@ -14,7 +14,7 @@ from internalize.bench.plain import PlainTask, PlainTransformer, stage_gradient,
 from internalize.bench.profile import _rows
 from internalize.bench.ratios import Measurement, matmul_seconds
 from internalize.bench.run import REPEATS, RESULT, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
-from internalize.bench.timing import Json, Seconds, one_over_other, over_repeats, slope
+from internalize.bench.timing import Seconds, one_over_other, over_repeats, slope
 from internalize.commands.bench import shown
 from internalize.commands.cli import main
 from internalize.errors import InputError
@@ -22,6 +22,7 @@ from internalize.parallel.interrupt import Interrupted
 from internalize.parity import BlockTransformer, Levels, ParityTree, add_trace, draw_bits, parity_stages, stage_input
 from internalize.parity.model.loss import stage_loss as package_loss
 from internalize.parity.options import TrainOptions
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 
 SMALL = Sizes(solve=16, literal=(6, 4, 3), plain=16, chains=(4,), growth=(8, 16), memory=(8,))
