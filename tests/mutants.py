@@ -3,7 +3,6 @@
 A mutant is the sound world (Algorithm 1 at n = 8, k = 4 and at n = 30, k = 16) with one thing wrong.
 """
 
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,29 +30,16 @@ class Mutant:
     mutate: Mutate
 
 
-def with_gates(world: World, gates: Tensor) -> World:
-    return replace(world, gates=gates)
-
-
 def shifted_gates(world: World, by: int) -> World:
     gates = torch.zeros_like(world.gates)
-    for layer in range(world.levels.L):
-        level = layer + 1 + by
-        if level <= world.levels.L:
-            nodes = world.levels.nodes(level)
-            gates[layer, nodes.start : nodes.stop] = 1.0
+    for layer in range(min(world.levels.L, world.levels.L - by)):
+        gates[layer, world.levels.span(layer + 1 + by)] = 1.0
     return replace(world, gates=gates)
 
 
-def leaking_gate(world: World) -> World:
+def with_gate(world: World, layer: int, position: int, value: float) -> World:
     gates = world.gates.clone()
-    gates[-1, -1] = 0.9  # a tenth of the root's own token is carried over
-    return replace(world, gates=gates)
-
-
-def open_input(world: World) -> World:
-    gates = world.gates.clone()
-    gates[0, world.tree.secret[-1]] = 1.0
+    gates[layer, position] = value
     return replace(world, gates=gates)
 
 
@@ -82,9 +68,13 @@ def swapped_children(world: World) -> World:
     return with_weights(world, change)
 
 
+def child_and_stranger(world: World) -> tuple[int, int]:
+    """A child of the first node, and an input bit that no node depends on."""
+    return world.tree.children(world.tree.n)[0], next(j for j in range(world.tree.n) if j not in world.tree.secret)
+
+
 def irrelevant_child(world: World) -> World:
-    child = world.tree.children(world.tree.n)[0]
-    stranger = next(j for j in range(world.tree.n) if j not in world.tree.secret)
+    child, stranger = child_and_stranger(world)
 
     def change(W: list[Tensor]) -> None:
         W[0][[child, stranger], 0] = W[0][[stranger, child], 0]
@@ -102,8 +92,7 @@ def changed_child(world: World, new: Callable[[float], float]) -> World:
 
 
 def third_key(world: World) -> World:
-    child = world.tree.children(world.tree.n)[0]
-    stranger = next(j for j in range(world.tree.n) if j not in world.tree.secret)
+    child, stranger = child_and_stranger(world)
 
     def change(W: list[Tensor]) -> None:
         W[0][stranger, 0] = W[0][child, 0]
@@ -175,8 +164,8 @@ def biased(world: World) -> World:
 MUTANTS = (
     Mutant("gate one level too low", "gating", lambda world: shifted_gates(world, -1)),
     Mutant("gate one level too high", "gating", lambda world: shifted_gates(world, 1)),
-    Mutant("gates all ones", "gating", lambda world: with_gates(world, torch.ones_like(world.gates))),
-    Mutant("a gate open at an input bit", "kept-inputs", open_input),
+    Mutant("gates all ones", "gating", lambda world: replace(world, gates=torch.ones_like(world.gates))),
+    Mutant("a gate open at an input bit", "kept-inputs", lambda w: with_gate(w, 0, w.tree.secret[-1], 1.0)),
     Mutant(
         "mask off by one",
         "mask",
@@ -199,7 +188,8 @@ MUTANTS = (
     Mutant("block shift applied twice", "propagation", lambda world: replace(world, shift=2 * world.shift)),
     Mutant("φ with the wrong sign", "link", wrong_sign),
     Mutant("φ with a slope at 0", "link", sloped),
-    Mutant("a shown CoT token leaking into the root", "evaluation", leaking_gate),
+    # a tenth of the root's own token is carried over
+    Mutant("a shown CoT token leaking into the root", "evaluation", lambda w: with_gate(w, -1, -1, 0.9)),
     Mutant("padding by 1 instead of 0", "hidden-states", lambda world: replace(world, pad_value=1.0)),
     Mutant("loss that counts an unread level", "loss", counting_hidden),
     Mutant("stage order reversed", "stage-order", reversed_stages),
@@ -232,7 +222,7 @@ def main() -> int:
             missed += not caught
             also = ", ".join(name for name in found if name != mutant.caught_by)
             print(f"n={n:<3} {'ok  ' if caught else 'MISS'} {mutant.name:56} {mutant.caught_by:15} also: {also or '–'}")
-    return math.ceil(missed > 0)
+    return int(missed > 0)
 
 
 if __name__ == "__main__":

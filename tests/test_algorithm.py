@@ -23,7 +23,7 @@ from internalize.parity import (
     add_trace,
     draw_bits,
 )
-from internalize.parity.algorithm1.recovery import recovered_columns
+from internalize.parity.algorithm1.recovery import recovered_columns, recovered_weights
 from internalize.parity.algorithm1.solve import SolveResult, setting_of, solve
 from internalize.parity.algorithm1.streaming import Samples, all_gradients, answers, gradient_at_zero, true_values
 from internalize.parity.model.sparse import SparseModel, level_writes
@@ -36,11 +36,7 @@ LINKS = [COSINE, QUARTIC]
 
 def trained(tree: ParityTree, layers: int, K: float) -> list[Tensor]:
     """Recovered weights in the first layers, 0 in the others."""
-    W = [torch.zeros(tree.levels.level_end[layer], tree.levels.width(layer + 1)).double() for layer in range(tree.L)]
-    for layer in range(layers):
-        for column, pair in enumerate(tree.layer_children(layer)):
-            W[layer][list(pair), column] = K
-    return W
+    return [w if layer < layers else w.zero_() for layer, w in enumerate(recovered_weights(tree, "level", K))]
 
 
 def assert_same_weights(a: SolveResult, b: SolveResult) -> None:

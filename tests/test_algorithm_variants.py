@@ -24,13 +24,14 @@ from internalize.parity import (
 from internalize.parity.algorithm1 import solve as algorithm_module
 from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.algorithm1.forms import BlockModel, CotModel, stages_of
-from internalize.parity.algorithm1.recovery import quantise
+from internalize.parity.algorithm1.recovery import quantise, recovered_weights
 from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
 from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
 from internalize.parity.model.weights import level_parts
 from internalize.parity.options import FixedGates, Mask, SolveOptions
 from internalize.parity.theory.freezing import off_child_mass, trained_gradient_bounds
 from internalize.storage.runs import Run
+from tests.tiny import stop_solving
 
 
 def equal(a: SolveResult, b: SolveResult) -> bool:
@@ -78,10 +79,7 @@ def test_computing_idle_stages_changes_nothing(options: SolveOptions):
 def test_bound_of_the_trained_layers_gradient(K: float):
     """The second claim against autograd on single samples: never exceeded, and for the layer that is read not far off."""
     tree = ParityTree.draw(16, 16, seed=4)
-    W = [torch.zeros(tree.levels.level_end[layer], tree.levels.width(layer + 1)).double() for layer in range(tree.L)]
-    for layer, w in enumerate(W):
-        for column, pair in enumerate(tree.layer_children(layer)):
-            w[list(pair), column] = K
+    W = recovered_weights(tree, "level", K)
     masses = [off_child_mass(end, K) for end in tree.levels.level_end]
     samples = [Samples(tree, 0, index, 1, dtype=torch.float64) for index in range(40)]
     for top in range(tree.L):
@@ -243,6 +241,7 @@ def test_the_rate_of_explicit_cot_is_each_columns():
 @pytest.mark.parametrize(
     ("changes", "names", "stop"),
     [
+        ({}, ["W1", "W2", "W3"], 2),
         ({"curriculum": "icot"}, ["W1", "W2", "W3"], 5),
         ({"mask": "causal"}, ["W1_full", "W2_full", "W3_full"], 2),
         ({"gates": "ones", "curriculum": "icot"}, ["W1_full", "W2_full", "W3_full"], 3),
@@ -251,20 +250,18 @@ def test_the_rate_of_explicit_cot_is_each_columns():
     ids=str,
 )
 def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], stop: int):
+    """Ctrl-C after a stage: the finished stages are saved, and the resumed run ends with the same bits."""
     options, run = SolveOptions(n=16, k=8, seed=4, samples=1000, **changes), Run(tmp_path / "run")
-
-    def interrupt(solving: SolveState) -> None:
-        if len(solving.records) == stop:
-            raise KeyboardInterrupt
-
     with pytest.raises(cli.Interrupted):
-        solve_kept(options, run, on_stage=interrupt, snapshots=True)
+        solve_kept(options, run, on_stage=stop_solving(stop), snapshots=True)
+    assert run.checkpoint_steps() == {stop}
     again, alone = solve_kept(options, run, resume=True, snapshots=True), solve(options)
     assert equal(again, alone)
     assert again.stages == alone.stages
     assert again.idle_stages == alone.idle_stages
     assert sorted(run.weights()) == names
-    assert len(list(run.snapshots())) == len(run.metrics()) == alone.steps
+    assert len(list(run.snapshots())) == alone.steps
+    assert [m["step"] for m in run.metrics()] == list(range(1, alone.steps + 1))
     assert run.config["mask"] == options.mask
     assert run.config["gates"] == ("cot" if options.curriculum == "cot" else options.gates)
     assert solve_kept(options, run, resume=True).to_json() == again.to_json()

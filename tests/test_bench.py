@@ -14,7 +14,7 @@ from internalize.bench.plain import PlainTask, PlainTransformer, stage_gradient,
 from internalize.bench.profile import _rows
 from internalize.bench.ratios import Measurement, matmul_seconds
 from internalize.bench.run import REPEATS, RESULT, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
-from internalize.bench.timing import Json, Seconds, one_over_other, over_repeats, slope
+from internalize.bench.timing import Seconds, one_over_other, over_repeats, slope
 from internalize.commands.bench import shown
 from internalize.commands.cli import main
 from internalize.errors import InputError
@@ -22,6 +22,7 @@ from internalize.parallel.interrupt import Interrupted
 from internalize.parity import BlockTransformer, Levels, ParityTree, add_trace, draw_bits, parity_stages, stage_input
 from internalize.parity.model.loss import stage_loss as package_loss
 from internalize.parity.options import TrainOptions
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 
 SMALL = Sizes(solve=16, literal=(6, 4, 3), plain=16, chains=(4,), growth=(8, 16), memory=(8,))
@@ -76,17 +77,8 @@ def test_ratios_and_spread():
         assert (found["value"], found["cpu"], found["seconds"]) == (3.0, 4.0, {"a": 6.0, "b": 2.0})
     assert asked == ["a", "b", "b", "a"]  # neither side always finds the caches warm
     repeats = [{"value": v, "cpu": 2 * v, "seconds": {"a": v}, "extra": v} for v in (3.0, 1.0, 10.0)]
-    assert over_repeats(repeats) == {
-        "median": 3.0,
-        "low": 1.0,
-        "high": 10.0,
-        "repeats": 3,
-        "extra": 3.0,
-        "cpu_median": 6.0,
-        "cpu_low": 2.0,
-        "cpu_high": 20.0,
-        "seconds": {"a": 3.0},
-    }
+    of_value, of_cpu = {"median": 3.0, "low": 1.0, "high": 10.0}, {"cpu_median": 6.0, "cpu_low": 2.0, "cpu_high": 20.0}
+    assert over_repeats(repeats) == {**of_value, **of_cpu, "repeats": 3, "extra": 3.0, "seconds": {"a": 3.0}}
 
 
 def test_slope_is_the_exponent():
@@ -231,13 +223,7 @@ def test_profile_rows():
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = [
         "bench",
-        "--only",
-        "cot_over_internalised_16",
-        "--repeats",
-        "1",
-        "--threads",
-        "1",
-        "--out",
+        *["--only", "cot_over_internalised_16", "--repeats", "1", "--threads", "1", "--out"],
         str(tmp_path / "b"),
     ]
     assert main([*words, "--json"]) == 0

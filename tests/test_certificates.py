@@ -15,6 +15,7 @@ from internalize.curriculum import Method
 from internalize.errors import InputError
 from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.certificates import (
     STATEMENTS,
     Certificate,
@@ -94,6 +95,7 @@ def test_an_adamw_run_is_judged_by_what_applies_to_it(tmp_path: Path):
     for name in ("stage-1", "inductive-step", "theorem-max", "theorem-probability", "frozen-weights", "fresh-samples"):
         assert found[name].verdict == "not applicable"
         assert found[name].reason
+    assert "Algorithm 1" in (found["theorem-max"].reason or "")
     for name in ("mask", "gating", "propagation", "hidden-states", "recursion", "sensitivity", "evaluation"):
         assert found[name].verdict == "holds"
     # The definition asks for children that tie to δ ≤ 1/(9 C_2) = 0.0225; AdamW does not take them there.
@@ -188,7 +190,7 @@ def test_the_worlds_forward_pass_is_definition_3():
 
 @pytest.mark.parametrize("secret", [(0, 1), (1, 2, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7)], ids=str)
 def test_trivial_tuples_by_enumeration(secret: tuple[int, ...]):
-    world = World.of_weights(tree := ParityTree(8, secret), _zeros(tree))
+    world = World.of_weights(tree := ParityTree(8, secret), recovered_weights(tree, "level", 0.0))
     sets = [frozenset({j}) for j in range(8)]
     for m in range(8, tree.T):
         sets.append(sets[tree.children(m)[0]] ^ sets[tree.children(m)[1]])
@@ -238,7 +240,7 @@ def test_the_estimated_norm_is_near_the_exact_one(monkeypatch: pytest.MonkeyPatc
 def test_the_barriers_variance_is_that_of_fourier_coefficients():
     """Var_S of the gradient is that of E[p_S ∇f], because E[f ∇f] does not know S."""
     tree = ParityTree(5, (0, 2))
-    world = World.of_weights(tree, _zeros(tree))
+    world = World.of_weights(tree, recovered_weights(tree, "level", 0.0))
     W = [w.requires_grad_() for w in world.generic(1.0)]
     bits = world.test_bits
     roots = world.output(world.inference_input(bits), 1, W)[:, -1]
@@ -256,8 +258,8 @@ def test_the_barriers_variance_is_that_of_fourier_coefficients():
 @pytest.mark.parametrize(("n", "k"), [(3, 2), (8, 4), (7, 4), (4, 4), (9, 2)])
 def test_the_barrier_at_zero_by_symmetry_is_the_enumerated_one(n: int, k: int):
     tree = ParityTree(n, tuple(range(k)))
-    world = World.of_weights(tree, _zeros(tree))
-    W = [torch.zeros(tree.T, tree.T, dtype=torch.float64, requires_grad=True) for _ in range(tree.L)]
+    world = World.of_weights(tree, recovered_weights(tree, "level", 0.0))
+    W = [w.requires_grad_() for w in recovered_weights(tree, "block", 0.0)]
     enumerated, exact = barrier._enumerated(world, W), barrier._by_symmetry(world, W)
     assert exact is not None
     assert exact.measured == pytest.approx(enumerated.measured, rel=1e-9, abs=1e-30)
@@ -266,16 +268,11 @@ def test_the_barrier_at_zero_by_symmetry_is_the_enumerated_one(n: int, k: int):
 
 def test_a_model_that_is_not_symmetric_is_not_treated_as_one():
     tree = ParityTree(8, (0, 1, 2, 3))
-    world = World.of_weights(tree, _zeros(tree))
+    world = World.of_weights(tree, recovered_weights(tree, "level", 0.0))
     visible = world.visible.clone()
     visible[0, 8:] = False
-    W = [torch.zeros(tree.T, tree.T, dtype=torch.float64, requires_grad=True) for _ in range(tree.L)]
+    W = [w.requires_grad_() for w in recovered_weights(tree, "block", 0.0)]
     assert barrier._by_symmetry(replace(world, visible=visible), W) is None
-
-
-def _zeros(tree: ParityTree) -> list[torch.Tensor]:
-    levels = tree.levels
-    return [torch.zeros(levels.level_end[layer], levels.width(layer + 1)) for layer in range(levels.L)]
 
 
 def test_a_model_that_computes_nan_is_violated_everywhere():

@@ -10,6 +10,7 @@ from internalize import InputError
 from internalize.commands import cli
 from internalize.parity import ParityTree, paper_gates
 from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates import STATEMENTS, Certificate, World, certify
 from internalize.parity.options import SolveOptions
@@ -34,11 +35,7 @@ def kept(path: Path, tensors: dict[str, Tensor], **config: object) -> Run:
 
 def recovered(tree: ParityTree, K: float = 12.0) -> dict[str, Tensor]:
     """Weights in block form with every child at K."""
-    W = {f"W{layer + 1}_full": torch.zeros(tree.T, tree.T) for layer in range(tree.L)}
-    for layer, w in enumerate(W.values()):
-        for m, pair in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
-            w[list(pair), m] = K
-    return W
+    return {f"W{number}_full": w.float() for number, w in enumerate(recovered_weights(tree, "block", K), start=1)}
 
 
 @pytest.mark.parametrize("zero", [False, True])

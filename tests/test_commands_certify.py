@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from internalize.commands import cli
-from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.certificates import STATEMENTS
-from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.options import SolveOptions
 from internalize.storage.files import save_tensors
 from internalize.storage.runs import Run
 
@@ -31,19 +30,6 @@ def test_all_statements_on_the_worked_example(tmp_path: Path, capsys):
     assert "violated" not in verdicts.values()
     assert [name for name, verdict in verdicts.items() if verdict != "holds"] == ["collapse"]
     assert Run(tmp_path / "kept").result["certificates"]
-
-
-def test_run_folders_of_either_kind(tmp_path: Path, capsys):
-    """A solve with snapshots is judged as it is made; AdamW is not Algorithm 1, and is told so, not failed for it."""
-    solve_kept(SolveOptions(n=8, k=4), Run(tmp_path / "solve"), snapshots=True)
-    status, found = certificates(capsys, "--run", str(tmp_path / "solve"))
-    assert status == 0
-    assert found["frozen-weights"]["verdict"] == "holds"
-    train(TrainOptions(n=8, k=4, steps=60), [0], [Run(tmp_path / "train")])
-    _, found = certificates(capsys, "--run", str(tmp_path / "train"))
-    assert found["propagation"]["verdict"] == "holds"
-    assert found["theorem-max"]["verdict"] == "not applicable"
-    assert "Algorithm 1" in found["theorem-max"]["reason"]
 
 
 def test_of_a_run_the_options_are_its_own(tmp_path: Path, capsys):

@@ -11,9 +11,9 @@ import pytest
 from internalize import InputError
 from internalize.commands import cli
 from internalize.parity.algorithm1.checkpoints import solve_kept
-from internalize.parity.algorithm1.solve import SolveState, solve
 from internalize.parity.options import SolveOptions
 from internalize.storage.runs import Run, list_runs
+from tests.tiny import stop_solving
 
 SMALL = ["solve", "--n", "16", "--k", "8"]
 
@@ -120,27 +120,6 @@ def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_stopped_after_a_stage_and_continued(tmp_path: Path, capsys):
-    """Ctrl-C during stage 3: 130 on the command line, two stages saved, and the same bits in the end."""
-    options = SolveOptions(n=16, k=8, seed=4)
-    run = Run(tmp_path / "run")
-
-    def stop(solving: SolveState) -> None:
-        if len(solving.records) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(cli.Interrupted):
-        solve_kept(options, run, on_stage=stop)
-    assert run.checkpoint_steps() == {2}
-    again = solve_kept(options, run, resume=True)
-    alone = solve(options)
-    assert again.stages == alone.stages
-    assert all(bool((a == b).all()) for a, b in zip(again.weights, alone.weights, strict=True))
-    assert [m["step"] for m in run.metrics()] == [1, 2, 3]
-    reread = solve_kept(options, run, resume=True)
-    assert reread.to_json() == again.to_json()
-
-
 def test_damaged_result_is_named(tmp_path: Path):
     run = Run(tmp_path / "run")
     solve_kept(SolveOptions(n=8, k=4), run)
@@ -164,12 +143,8 @@ def test_an_oracle_that_is_all_error_is_an_answer(tmp_path: Path, capsys):
 
 def test_damaged_checkpoints_of_a_solve_are_named(tmp_path: Path):
     options, run = SolveOptions(n=16, k=8), Run(tmp_path / "run")
-
-    def stop(solving: SolveState) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(cli.Interrupted):
-        solve_kept(options, run, on_stage=stop)
+        solve_kept(options, run, on_stage=stop_solving(1))
     (path,) = (run.path / "checkpoint").glob("*.json")
     good = json.loads(path.read_text())
     records = [{**good["records"][0], "stage": "x"}]

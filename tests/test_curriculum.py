@@ -160,16 +160,8 @@ def test_stages_between_targets():
     targets = (0, 4, 6, 7)
     assert [hidden_at(stage, [0, 4, 6], targets) for stage in range(8)] == [0, 1, 2, 3, 4, 5, 6, 6]
     assert [hidden_at(stage, [0, 2, 3, 4], targets) for stage in range(8)] == [0, 1, 2, 2, 2, 3, 3, 4]
-    assert [hidden_at(stage, [0, 9, 10], targets) for stage in range(8)] == [
-        0,
-        1,
-        2,
-        3,
-        9,
-        10,
-        10,
-        10,
-    ]  # not among them
+    not_among_them = [hidden_at(stage, [0, 9, 10], targets) for stage in range(8)]
+    assert not_among_them == [0, 1, 2, 3, 9, 10, 10, 10]
 
 
 @given(st.lists(lengths, min_size=1, max_size=5))

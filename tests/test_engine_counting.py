@@ -10,23 +10,12 @@ from torch import Tensor
 from internalize.parity import ParityTree, get_link, solve
 from internalize.parity.algorithm1 import counting as engine
 from internalize.parity.algorithm1.counting import counted_gradient, counting_bound, gradient_to_round
-from internalize.parity.algorithm1.recovery import off_child_share
+from internalize.parity.algorithm1.recovery import off_child_share, recovered_weights
 from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
 from internalize.parity.options import SolveOptions
 from internalize.parity.theory.freezing import off_child_mass
 
 COSINE = get_link("cosine")
-
-
-def recovered(tree: ParityTree, stage: int, K: float) -> list[Tensor]:
-    """The first layers, with K at the children and 0 elsewhere."""
-    found: list[Tensor] = []
-    for layer in range(stage):
-        w = torch.zeros(tree.levels.level_end[layer], tree.levels.width(layer + 1), dtype=torch.float64)
-        for column, pair in enumerate(tree.layer_children(layer)):
-            w[list(pair), column] = K
-        found.append(w)
-    return found
 
 
 def masses(tree: ParityTree, W: list[Tensor]) -> list[float]:
@@ -40,7 +29,7 @@ def test_counting_is_the_gradient(n: int, k: int, chunk: int | None, link: str):
     tree, phi = ParityTree.draw(n, k, 2), get_link(link)
     samples = Samples(tree, 3, 17, 331, dtype=torch.float64, chunk=chunk)
     for stage in range(tree.L):
-        W = recovered(tree, stage, K=60.0)
+        W = recovered_weights(tree, "level", 60.0)[:stage]
         bound = counting_bound(samples, masses(tree, W), phi)
         exact = gradient_at_zero(samples, W, phi)
         assert bound < 1e-12
@@ -53,7 +42,7 @@ def test_both_forms_count_alike(native: bool, monkeypatch: pytest.MonkeyPatch):
     samples = Samples(tree, 0, 5, 700, dtype=torch.float64)
     monkeypatch.setattr(engine, "use_native", lambda pairs: native)  # pyright: ignore[reportUnknownLambdaType]
     found = counted_gradient(samples, 1, COSINE)
-    exact = gradient_at_zero(samples, recovered(tree, 1, K=60.0), COSINE)
+    exact = gradient_at_zero(samples, recovered_weights(tree, "level", 60.0)[:1], COSINE)
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-14)
 
 
@@ -62,7 +51,7 @@ def test_bound_holds_where_layers_are_soft(K: float):
     """With a small amplitude states are not bits: counting errs, and by less than the bound."""
     tree = ParityTree.draw(30, 16, 1)
     samples = Samples(tree, 1, 0, 400, dtype=torch.float64)
-    W = recovered(tree, 3, K)
+    W = recovered_weights(tree, "level", K)[:3]
     error = float((counted_gradient(samples, 3, COSINE) - gradient_at_zero(samples, W, COSINE)).abs().max())
     assert 1e-15 < error < counting_bound(samples, masses(tree, W), COSINE)
 
@@ -71,7 +60,7 @@ def test_doubtful_entry_is_computed_again():
     """A threshold between an entry's counted and its real value: the entry becomes the real one, all others stay as counted."""
     tree, K = ParityTree.draw(30, 16, 1), 13.0
     samples = Samples(tree, 1, 0, 400)
-    W = recovered(tree, 2, K)
+    W = recovered_weights(tree, "level", K)[:2]
     counted = counted_gradient(samples, 2, COSINE)
     exact = gradient_at_zero(replace(samples, dtype=torch.float64), W, COSINE)
     j, m = tree.layer_children(2)[1][0], 1
@@ -99,7 +88,7 @@ def test_product_where_counting_is_not_for(dtype: torch.dtype, K: float, half: f
     monkeypatch.setattr(engine, "counted_gradient", count)
     tree = ParityTree.draw(30, 16, 1)
     samples = Samples(tree, 1, 0, 100, dtype=dtype)
-    W = recovered(tree, 1, K)
+    W = recovered_weights(tree, "level", K)[:1]
     found = gradient_to_round(samples, W, masses(tree, W), COSINE, half)
     assert torch.equal(found, gradient_at_zero(samples, W, COSINE))
 

@@ -86,9 +86,8 @@ def test_paradigms_count_stages_and_passes():
     figure = draw_paradigms(8).figure
     assert [len(boxes(axes, GREEN)) for axes in figure.axes] == [7, 1, 1]
     notes = [[text.get_text() for text in axes.texts][-1] for axes in figure.axes]
-    assert notes[0] == "1 training stage, 7 passes at inference"
-    assert notes[1] == "7 training stages, 1 pass at inference"
-    assert notes[2] == "3 training stages, 1 pass at inference"
+    training = ("1 training stage, 7 passes", "7 training stages, 1 pass", "3 training stages, 1 pass")
+    assert notes == [f"{counts} at inference" for counts in training]
 
 
 @pytest.mark.parametrize("levels", [Levels(8, 4), Levels(30, 16), Levels(2, 2)])

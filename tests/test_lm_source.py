@@ -9,7 +9,7 @@ import pytest
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import read_examples, write_examples
-from internalize.lm.data.source import _SHARES, _share, eval_examples, of_examples, of_task, open_source
+from internalize.lm.data.source import _SHARES, _sixteenth_of, eval_examples, of_examples, of_task, open_source
 from internalize.lm.data.tasks import Task, TaskStream, get_task
 from internalize.lm.options import LmTrainOptions
 
@@ -165,6 +165,6 @@ def test_every_product_held_out_for_the_test_is_asked():
     products = (
         f"{one % 10} {one // 10} * {other % 10} {other // 10}" for one in range(10, 100) for other in range(10, 100)
     )
-    held_out = {question for question in products if _SHARES.get(_share(question)) == "test"}
+    held_out = {question for question in products if _SHARES.get(_sixteenth_of(question)) == "test"}
     asked = open_source("multiply:digits=2", 0).test(LmTrainOptions().test_examples)
     assert {example.question for example in asked} == held_out

@@ -22,6 +22,7 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
+from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.theory.population import KeyClass, cosine_gradient, key_classes, population, stage_gradient
 
 LINKS = [COSINE, QUARTIC]
@@ -59,9 +60,8 @@ def one_sample_gradients(tree: ParityTree, stage: int, link: Link, bits: Tensor)
     """
     model = LevelTransformer(tree.n, tree.k, link, runs=(len(bits),), dtype=torch.float64)
     with torch.no_grad():
-        for layer in range(stage):
-            for column, pair in enumerate(tree.layer_children(layer)):
-                model.W[layer][:, list(pair), column] = 1000.0
+        for W, w in zip(model.W, recovered_weights(tree, "level", 1000.0)[:stage], strict=False):
+            W.copy_(w.expand_as(W))
     sequence = add_trace(tree, bits).unsqueeze(1)
     what = parity_stages(tree.levels, Curriculum("log-icot"))[stage]
     output = model(stage_input(sequence, what), layers=what.layers)

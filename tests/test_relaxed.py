@@ -1,6 +1,5 @@
 """relaxed.py: with nothing learned it is the paper's model; each learned part is what its formula says; and they can be trained."""
 
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,13 @@ from internalize.parity import (
     stage_loss,
 )
 from internalize.parity.adamw.ensemble import Training, make_model
-from internalize.parity.adamw.train import TrainProgress, check_finished, train
+from internalize.parity.adamw.train import check_finished, train
 from internalize.parity.model.loss import supervised_level_loss
 from internalize.parity.model.metrics import gate_distance, infer, measure
 from internalize.parity.model.relaxed import RelaxedTransformer
 from internalize.parity.options import ParityModelOptions, TrainOptions
 from internalize.storage.runs import Run
-from tests.tiny import rewrite_result
+from tests.tiny import rewrite_result, stop_training
 
 TREE = ParityTree.draw(8, 8, 3)
 LEARNED: dict[str, dict[str, Any]] = {
@@ -189,13 +188,8 @@ def test_every_part_trains_resumes_and_is_checked(name: str, tmp_path: Path):
     options = TrainOptions(n=8, k=4, steps=20, batch=50, eval_every=5, eval_samples=50, **(LEARNED | ABLATED)[name])
     alone, stopped = Run(tmp_path / "alone"), Run(tmp_path / "stopped")
     train(options, [4], [alone])
-
-    def stop(now: TrainProgress) -> None:
-        if now.done == 25:
-            signal.raise_signal(signal.SIGTERM)
-
     with pytest.raises(Interrupted):
-        train(options, [4], [stopped], report=stop)
+        train(options, [4], [stopped], report=stop_training(25))
     train(options, [4], [stopped], resume=True)
     weights, start = alone.weights(), make_model(options, [4])
     for key, tensor in stopped.weights().items():

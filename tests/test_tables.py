@@ -23,58 +23,41 @@ def lines(*values: tuple[int, int, float]) -> list[dict[str, Any]]:
     return [{"step": step, "stage": stage, "loss": loss} for step, stage, loss in values]
 
 
-def test_spikes_of_hand_made_metrics():
-    first, second = spikes(
-        lines(
-            (0, 1, 5.0),
-            (50, 1, 0.001),
-            (50, 2, 2.0),
-            (75, 2, 0.03),
-            (100, 2, 0.01),
-            (125, 2, 0.015),
-            (125, 3, 1.0),
-            (150, 3, 0.5),
-        )
-    )
-    assert (first.stage, first.step, first.before, first.height) == (2, 50, 0.001, 2.0)
-    assert (first.steps_to_return, first.highest_after) == (50, 0.015)
-    assert first.rises
-    assert first.returns
-    assert (second.stage, second.height, second.steps_to_return, second.highest_after) == (3, 1.0, None, None)
-    assert second.rises
-    assert not second.returns
-
-
-def test_the_return_is_looked_for_in_its_own_stage_only():
-    spike, _ = spikes(lines((0, 1, 1.0), (0, 2, 2.0), (10, 2, 1.0), (10, 3, 0.001)))
-    assert spike.steps_to_return is None
-
-
-def test_exactly_the_threshold_is_not_under_it():
-    (spike,) = spikes(lines((0, 1, 0.0), (0, 2, 1.0), (10, 2, RETURNED)))
-    assert spike.steps_to_return is None
-
-
-@pytest.mark.parametrize("metrics", [[], lines((0, 1, 1.0)), lines((0, 1, 1.0), (10, 1, 0.5))])
-def test_without_a_switch_there_is_no_spike(metrics):
-    assert spikes(metrics) == ()
-
-
-def test_a_switch_without_an_evaluation_after_it_has_not_returned():
-    (spike,) = spikes(lines((0, 1, 0.1), (0, 2, 1.0)))
-    assert (spike.steps_to_return, spike.highest_after, spike.returns) == (None, None, False)
-
-
-def test_a_return_that_is_late_or_does_not_last_is_none():
-    (late,) = spikes(lines((0, 1, 0.1), (0, 2, 1.0), (SOON + 1, 2, 0.0)))
-    (brief,) = spikes(lines((0, 1, 0.1), (0, 2, 1.0), (SOON, 2, 0.0), (SOON + 1, 2, 0.5)))
-    assert not late.returns
-    assert (brief.steps_to_return, brief.highest_after, brief.returns) == (SOON, 0.5, False)
-
-
-def test_a_loss_that_falls_at_the_switch_is_no_spike():
-    (spike,) = spikes(lines((0, 1, 1.0), (0, 2, 0.5), (10, 2, 0.0)))
-    assert not spike.rises
+@pytest.mark.parametrize(
+    ("metrics", "found"),
+    [
+        (
+            lines((0, 1, 5.0), (50, 1, 0.001), (50, 2, 2.0), (75, 2, 0.03), (100, 2, 0.01), (125, 2, 0.015))
+            + lines((125, 3, 1.0), (150, 3, 0.5)),
+            [(2, 50, 0.001, 2.0, 50, 0.015, True, True), (3, 125, 0.015, 1.0, None, None, True, False)],
+        ),
+        # the return is looked for in its own stage only
+        (
+            lines((0, 1, 1.0), (0, 2, 2.0), (10, 2, 1.0), (10, 3, 0.001)),
+            [(2, 0, 1.0, 2.0, None, None, True, False), (3, 10, 1.0, 0.001, None, None, False, False)],
+        ),
+        # exactly the threshold is not under it
+        (lines((0, 1, 0.0), (0, 2, 1.0), (10, 2, RETURNED)), [(2, 0, 0.0, 1.0, None, None, True, False)]),
+        # without a switch there is no spike
+        ([], []),
+        (lines((0, 1, 1.0)), []),
+        (lines((0, 1, 1.0), (10, 1, 0.5)), []),
+        # a switch without an evaluation after it has not returned
+        (lines((0, 1, 0.1), (0, 2, 1.0)), [(2, 0, 0.1, 1.0, None, None, True, False)]),
+        # a return that is late, and one that does not last
+        (lines((0, 1, 0.1), (0, 2, 1.0), (SOON + 1, 2, 0.0)), [(2, 0, 0.1, 1.0, SOON + 1, 0.0, True, False)]),
+        (
+            lines((0, 1, 0.1), (0, 2, 1.0), (SOON, 2, 0.0), (SOON + 1, 2, 0.5)),
+            [(2, 0, 0.1, 1.0, SOON, 0.5, True, False)],
+        ),
+        # a loss that falls at the switch
+        (lines((0, 1, 1.0), (0, 2, 0.5), (10, 2, 0.0)), [(2, 0, 1.0, 0.5, 10, 0.0, False, True)]),
+    ],
+)
+def test_spikes_of_hand_made_metrics(metrics: list[dict[str, Any]], found: list[tuple[object, ...]]):
+    """Stage, step, loss before and at the switch, steps to return, highest loss after it, whether it rises and returns."""
+    names = ("stage", "step", "before", "height", "steps_to_return", "highest_after", "rises", "returns")
+    assert [tuple(getattr(spike, name) for name in names) for spike in spikes(metrics)] == found
 
 
 def test_a_spike_that_was_not_evaluated_is_refused():
@@ -116,29 +99,22 @@ def test_one_seed_that_missed_one_sample_turns_accuracy(runs, tmp_path):
     assert "lowest 99.5 %" in claims(doctored, OPTIONS)[0].measured
 
 
-def test_one_layer_of_one_seed_that_looks_elsewhere_turns_attention(runs, tmp_path):
+@pytest.mark.parametrize("fault", ["attention", "no spike", "no return"])
+def test_one_seed_that_departs_turns_its_claim(runs, tmp_path, fault):
+    """A layer that looks elsewhere, a switch without a spike, and a spike that does not return."""
     doctored = copies(runs, tmp_path)
     metrics = doctored[2].metrics()
-    metrics[-1]["child_attention"][0] = CONCENTRATED - 0.01
-    rewrite_metrics(doctored[2], metrics)
-    found = verdicts(doctored)
-    assert not found.pop("attention")
-    assert all(found.values())
-
-
-@pytest.mark.parametrize("fault", ["no spike", "no return"])
-def test_one_seed_without_spike_or_return_turns_the_switch(runs, tmp_path, fault):
-    doctored = copies(runs, tmp_path)
-    metrics = doctored[0].metrics()
     begin = next(place for place, line in enumerate(metrics) if line["stage"] == 2)
-    if fault == "no spike":
+    if fault == "attention":
+        metrics[-1]["child_attention"][0] = CONCENTRATED - 0.01
+    elif fault == "no spike":
         metrics[begin]["loss"] = metrics[begin - 1]["loss"]
     else:
         for line in metrics[begin + 1 :]:
             line["loss"] = metrics[begin]["loss"] / 2
-    rewrite_metrics(doctored[0], metrics)
+    rewrite_metrics(doctored[2], metrics)
     found = verdicts(doctored)
-    assert not found.pop("switch")
+    assert not found.pop("attention" if fault == "attention" else "switch")
     assert all(found.values())
 
 

@@ -1,7 +1,6 @@
 """train.py: the paper's experiment solves its task, runs together are runs alone, counters start with the gradient."""
 
 import json
-import signal
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -16,11 +15,12 @@ from internalize.counter import parse_seeds
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity import LevelTransformer, ParityTree, add_trace, draw_bits, stage_loss
 from internalize.parity.adamw.ensemble import Training
-from internalize.parity.adamw.train import TrainProgress, train
+from internalize.parity.adamw.train import train
 from internalize.parity.model.metrics import child_attention, measure
 from internalize.parity.options import Dtype, TrainOptions
 from internalize.report.claims import spikes
 from internalize.storage.runs import Run
+from tests.tiny import stop_training
 
 SMALL = TrainOptions(n=8, k=4, steps=30, eval_every=10, eval_samples=200)
 
@@ -128,13 +128,8 @@ def test_a_stage_that_is_not_learned_takes_what_is_left(tmp_path: Path):
     alone, stopped = Run(tmp_path / "alone"), Run(tmp_path / "stopped")
     train(options, [1], [alone])
     assert [(m["stage"], m["step"]) for m in alone.metrics()] == [(1, step) for step in range(0, 65, 5)]
-
-    def stop(now: TrainProgress) -> None:
-        if now.done == 30:
-            signal.raise_signal(signal.SIGTERM)
-
     with pytest.raises(Interrupted):
-        train(options, [1], [stopped], report=stop)
+        train(options, [1], [stopped], report=stop_training(30))
     train(options, [1], [stopped], resume=True)
     assert torch.equal(stopped.weights()["W1"], alone.weights()["W1"])
 
@@ -163,26 +158,14 @@ def test_resumed_elsewhere_says_so(tmp_path: Path):
     options = TrainOptions(n=12, k=4, steps=30, eval_samples=100)
     alone = [Run(tmp_path / f"alone-{seed}") for seed in (0, 1, 2)]
     train(options, [0, 1, 2], alone)
-
-    def stop(now: TrainProgress) -> None:
-        if now.done == 25:
-            signal.raise_signal(signal.SIGTERM)
-
     stopped = [Run(tmp_path / f"stopped-{seed}") for seed in (0, 1, 2)]
     with pytest.raises(Interrupted):
-        train(options, [0, 1, 2], stopped, report=stop)
+        train(options, [0, 1, 2], stopped, report=stop_training(25))
     said: list[str] = []
     torch.set_num_threads(2)
     try:
         with pytest.raises(Interrupted):
-            train(
-                options,
-                [0, 1, 2],
-                stopped,
-                resume=True,
-                report=lambda now: signal.raise_signal(signal.SIGTERM),
-                say=said.append,
-            )
+            train(options, [0, 1, 2], stopped, resume=True, report=stop_training(30), say=said.append)
     finally:
         torch.set_num_threads(1)
     assert said == ["resumed with threads 2 where it was 1: the last bits will differ"]
@@ -220,13 +203,8 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path):
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
     options = replace(SMALL, dtype="float64")
     train(options, [4], [whole])
-
-    def stop(now: TrainProgress) -> None:
-        if now.done == 10:
-            signal.raise_signal(signal.SIGTERM)
-
     with pytest.raises(Interrupted):
-        train(options, [4], [run], report=stop)
+        train(options, [4], [run], report=stop_training(10))
     (path,) = (run.path / "checkpoint").glob("*.json")
     state = json.loads(path.read_text())
     del state["arithmetic"], state["sha256"]

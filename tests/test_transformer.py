@@ -29,6 +29,7 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
+from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.cot import chain_passes
 from internalize.parity.model.weights import full_weights
 from tests.strategies import seeds, trees
@@ -256,11 +257,9 @@ def test_children_give_the_parity(tree: ParityTree):
     hidden = LevelTransformer(tree.n, tree.k, dtype=torch.float64)
     written = CoTTransformer(tree.n, tree.k, dtype=torch.float64)
     with torch.no_grad():
-        for m in range(tree.n, tree.T):
-            layer = tree.levels.level_of(m) - 1
-            for child in tree.children(m):
-                hidden.W[layer][child, m - tree.levels.level_end[layer]] = 60.0
-                written.W[child, m - tree.n] = 60.0
+        for W, w in zip(hidden.W, recovered_weights(tree, "level", 60.0), strict=True):
+            W.copy_(w)
+        written.W.copy_(recovered_weights(tree, "cot", 60.0)[0])
     truth = sample(tree, 0, 32)
     bits = truth[:, : tree.n]
     torch.testing.assert_close(hidden(inference_input(bits, tree.T)), truth)

@@ -2,19 +2,41 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from internalize.parity.adamw.train import train
+from internalize.parity.adamw.train import TrainProgress, train
+from internalize.parity.algorithm1.solve import SolveState
 from internalize.parity.options import TrainOptions
 from internalize.report import page as report
 from internalize.storage.runs import Run
 
 OPTIONS = TrainOptions(n=8, k=4, steps=120, batch=200, eval_every=20, eval_samples=200)
 SEEDS = (0, 1, 2)
+
+
+def stop_training(done: int) -> Callable[[TrainProgress], None]:
+    """What to pass as ``report`` so that training is stopped by SIGTERM after so many updates."""
+
+    def report(now: TrainProgress) -> None:
+        if now.done == done:
+            signal.raise_signal(signal.SIGTERM)
+
+    return report
+
+
+def stop_solving(stage: int) -> Callable[[SolveState], None]:
+    """What to pass as ``on_stage`` so that Algorithm 1 is stopped by Ctrl-C after this stage."""
+
+    def on_stage(state: SolveState) -> None:
+        if len(state.records) == stage:
+            raise KeyboardInterrupt
+
+    return on_stage
 
 
 def tiny_runs(folder: Path, options: TrainOptions = OPTIONS, seeds: tuple[int, ...] = SEEDS) -> list[Run]:

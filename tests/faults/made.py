@@ -16,11 +16,11 @@ from internalize.lm.training.train import train as lm_train
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.checkpoints import solve_kept
-from internalize.parity.algorithm1.solve import SolveState
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.runs import Run
 from tests.faults.asking import ask
 from tests.lm_runs import TINY
+from tests.tiny import stop_solving
 
 TRAIN: Final = TrainOptions(n=5, k=4, steps=3, batch=4, eval_every=2, eval_samples=8)
 SOLVE: Final = SolveOptions(n=5, k=4, samples=60, test_samples=20, dtype="float64")
@@ -54,16 +54,13 @@ def make(folder: Path, *, language: bool = True) -> None:
     def stop(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    def stop_solving(solving: SolveState) -> None:
-        raise KeyboardInterrupt
-
     folder.mkdir(parents=True)
     train(TRAIN, [0], [Run(folder / "train")], snapshots=True)
     with contextlib.suppress(Interrupted):
         train(TRAIN, [0], [Run(folder / "train-begun")], report=lambda now: stop() if now.done >= 2 else None)
     solve_kept(SOLVE, Run(folder / "solve"), snapshots=True)
     with contextlib.suppress(Interrupted):
-        solve_kept(SOLVE, Run(folder / "solve-begun"), on_stage=stop_solving)
+        solve_kept(SOLVE, Run(folder / "solve-begun"), on_stage=stop_solving(1))
     for argv in ([*SWEEP, "--out", str(folder / "sweep")], [*COMPARE, "--out", str(folder / "compare")]):
         assert ask(argv).status in (0, 1), argv
     (part,) = (folder / "sweep" / "cells").iterdir()

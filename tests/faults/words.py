@@ -76,53 +76,12 @@ RARE: Final[Mapping[Name, float]] = {
 """How often a line of these, which take longest, is taken in the place of another."""
 
 # Large numbers are asked of everything but of what is simply how long to work: a run of a day is not a hang.
-_MORE: Final = (
-    "test_samples",
-    "eval_samples",
-    "test_examples",
-    "eval_examples",
-    "stage_steps",
-    "first_steps",
-    "warmup",
-)
-PATIENT: Final = frozenset((*_MORE, "steps", "count", "repeats", "samples", "examples", "consolidate", "patience"))
-WORDS: Final = (
-    "",
-    " ",
-    "x",
-    "None",
-    "null",
-    "true",
-    "ü",
-    "日本",
-    "💥",
-    "a b",
-    "-",
-    "--",
-    "%s",
-    "$HOME",
-    "[x]",
-    "a\nb",
-    "'",
-    '"',
-)
-SMALL_NUMBERS: Final = (
-    "-1",
-    "0",
-    "1",
-    "2",
-    "3",
-    "007",
-    "-0",
-    "0.5",
-    "1e-3",
-    "1e-320",
-    "-1e308",
-    "nan",
-    "inf",
-    "-inf",
-    "1_0",
-)
+PATIENT: Final = frozenset(("steps", "count", "repeats", "samples", "examples", "consolidate", "patience", "test_samples",
+         "eval_samples", "test_examples", "eval_examples", "stage_steps", "first_steps", "warmup"))  # fmt: skip
+WORDS: Final = ("", " ", "x", "None", "null", "true", "ü", "日本", "💥", "a b", "-", "--", "%s", "$HOME", "[x]", "a\nb", "'",
+         '"')  # fmt: skip
+SMALL_NUMBERS: Final = ("-1", "0", "1", "2", "3", "007", "-0", "0.5", "1e-3", "1e-320", "-1e308", "nan", "inf", "-inf",
+         "1_0")  # fmt: skip
 LARGE_NUMBERS: Final = ("65536", "2147483648", "9223372036854775808", "1" + "0" * 30, "9" * 5000, "1e400", "1e308")
 PATHS: Final = ("", ".", "..", "new", "deep/er/new", "data.txt", "data.txt/below", "fifo", "link", "../made/train", "ü 日本",
          "a\nb", "x" * 300, "/proc/nowhere/new", "../made/lm/model")  # fmt: skip

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from internalize.bench.ratios import Measurement
-from internalize.bench.timing import Json, slope, timed
+from internalize.bench.timing import slope, timed
 from internalize.parity.algorithm1.solve import samples_of, solve
 from internalize.parity.options import SolveOptions
+from internalize.storage.files import Json
 
 MEMORY_GOAL = 2.0
 """GiB."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from internalize.bench.ratios import train_together
-from internalize.bench.timing import Json
 from internalize.parallel.pool import torch_threads
 from internalize.parity.algorithm1.solve import solve
 from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.files import Json
 
 Subject = Literal["solve", "train"]
 ROWS: Final = 12

@@ -20,7 +20,7 @@ from typing import Final
 import torch
 
 from internalize.bench import plain
-from internalize.bench.timing import Json, Seconds, enough, one_over_other, timed
+from internalize.bench.timing import Seconds, enough, one_over_other, timed
 from internalize.curriculum import Curriculum
 from internalize.parity import COSINE, LevelTransformer, LiteralTransformer, ParityTree, parity_stages, stage_input
 from internalize.parity.adamw.ensemble import Training
@@ -33,6 +33,7 @@ from internalize.parity.model.sparse import SparseModel, chain_writes, level_wri
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.tree import Levels
+from internalize.storage.files import Json
 
 _CHUNK: Final = 8192
 _SHARE: Final = 16
@@ -120,14 +121,13 @@ def plain_over_solve(n: int, seed: int) -> Measurement:
     options = SolveOptions(n=n, k=n // 2, seed=seed)
 
     def plainly() -> Seconds:
-        module = plain
-        task = module.PlainTask(n, list(ParityTree.draw(n, n // 2, seed).secret))
-        model, sequence = module.PlainTransformer(task), task.draw(_PLAIN_CHUNK)
+        task = plain.PlainTask(n, list(ParityTree.draw(n, n // 2, seed).secret))
+        model, sequence = plain.PlainTransformer(task), task.draw(_PLAIN_CHUNK)
         total = Seconds(0.0, 0.0)
         for stage in range(1, Levels(n, n // 2).L + 1):
 
             def gradient(stage: int = stage) -> object:
-                return module.stage_gradient(model, sequence, stage)
+                return plain.stage_gradient(model, sequence, stage)
 
             gradient()
             total += timed(gradient, 2) * (samples_of(options) / _PLAIN_CHUNK)
@@ -146,20 +146,19 @@ def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
     seeds = range(seed, seed + _RUNS)
 
     def in_turn() -> Seconds:
-        module, total = plain, Seconds(0.0, 0.0)
+        total = Seconds(0.0, 0.0)
         of_run = (_UPDATES, options.batch, _UPDATES, options.eval_samples, options.lr)
         for own in seeds[:_PLAIN_RUNS]:
-            task = module.PlainTask(options.n, list(ParityTree.draw(options.n, options.k, own).secret))
-            total += timed(lambda task=task: module.train(task, *of_run))
+            task = plain.PlainTask(options.n, list(ParityTree.draw(options.n, options.k, own).secret))
+            total += timed(lambda task=task: plain.train(task, *of_run))
         return total * (_RUNS / _PLAIN_RUNS)
-
-    def together() -> Seconds:
-        return timed(lambda: train_together(options, seeds))
 
     def once(number: int) -> Json:
         if number == 0:  # torch loads parts of itself with the first optimizer
             train_together(options, seeds[:1])
-        return one_over_other(number, in_turn, together, ("loop", "ensemble"))
+        return one_over_other(
+            number, in_turn, lambda: timed(lambda: train_together(options, seeds)), ("loop", "ensemble")
+        )
 
     what = (
         f"{_RUNS} AdamW runs of the paper (n = {options.n}, k = {options.k}) one by one in plain PyTorch over together"

@@ -26,12 +26,12 @@ from internalize.bench.ratios import (
     plain_over_solve,
     solve_over_matmul,
 )
-from internalize.bench.timing import Json, over_repeats
+from internalize.bench.timing import over_repeats
 from internalize.environment import describe_environment
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity.options import TrainOptions
-from internalize.storage.files import read_json, write_json, writing
+from internalize.storage.files import Json, read_json, write_json, writing
 from internalize.storage.runs import Run
 
 RESULT, REPEATS = "bench.json", "repeats.json"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-Json = dict[str, Any]
+from internalize.storage.files import Json
+
 Work = Callable[[], object]
 
 _LEAST: Final = 0.05
@@ -71,14 +72,11 @@ def over_repeats(repeats: Sequence[Mapping[str, Any]]) -> Json:
         found |= _spread("cpu_", [repeat["cpu"] for repeat in repeats])
     for key in ("seconds", "cpu_seconds"):
         if key in repeats[0]:
-            found[key] = {name: rounded(_median(repeats, key, name)) for name in repeats[0][key]}
+            names = repeats[0][key]
+            found[key] = {name: rounded(statistics.median(repeat[key][name] for repeat in repeats)) for name in names}
     for key in set(repeats[0]) - {"value", "cpu", "seconds", "cpu_seconds"}:
         found[key] = rounded(statistics.median(repeat[key] for repeat in repeats))
     return found
-
-
-def _median(repeats: Sequence[Mapping[str, Any]], key: str, name: str) -> float:
-    return statistics.median(repeat[key][name] for repeat in repeats)
 
 
 def _spread(prefix: str, values: Sequence[float]) -> Json:

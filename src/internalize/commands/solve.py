@@ -2,9 +2,8 @@
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tyro
 
@@ -19,9 +18,6 @@ from internalize.commands.console import (
     use_device,
 )
 from internalize.parity.options import SolveOptions
-
-if TYPE_CHECKING:
-    from internalize.parity.algorithm1.solve import SolveState
 
 
 @dataclass(frozen=True)
@@ -63,9 +59,7 @@ class Solve:
     def __call__(self) -> int:
         """Solve, show, keep."""
         from internalize.commands.progress import ProgressDisplay
-        from internalize.parity.algorithm1.checkpoints import solve_config, solve_kept
-        from internalize.parity.algorithm1.forms import stages_of
-        from internalize.parity.algorithm1.solve import samples_of
+        from internalize.parity.algorithm1.checkpoints import SolveProgress, solve_runs
         from internalize.storage.runs import Run
 
         use_device(self.options.device, self.threads, self.options.dtype)
@@ -76,33 +70,29 @@ class Solve:
             first = _join_processes(stack)
             title = f"solve n={self.options.n} k={self.options.k}"
             progress = stack.enter_context(ProgressDisplay(title)) if first else None
-            stages = len(stages_of(self.options))
-            rows: list[dict[str, object]] = []
-            for seed, folder in zip(seeds, folders, strict=True) if first else ():  # all are begun, or none
-                config = solve_config(replace(self.options, seed=seed))
-                Run(folder).check("solve", config, resume=self.resume)
-            if first and self.out is None:
-                samples_of(self.options)  # refuses what cannot be run
-                say(f"keeping the run in {out}")
-            for number, (seed, folder) in enumerate(zip(seeds, folders, strict=True)):
 
-                def on_stage(solving: "SolveState", seed: int = seed, number: int = number) -> None:
-                    record = solving.records[-1]
-                    seen = f"seed {seed}  stage {record.stage}/{stages}  margin {record.margin:.2f} K"
-                    if progress:
-                        progress.show(number * stages + record.stage, len(seeds) * stages, seen)
+            def report(now: SolveProgress) -> None:
+                if progress and now.record:
+                    seen = f"seed {now.seed}  stage {now.record.stage}/{now.stages}  margin {now.record.margin:.2f} K"
+                    progress.show(now.done, now.total, seen)
+                elif progress and self.out is None:
+                    say(f"keeping the run in {out}")
 
-                result = solve_kept(
-                    replace(self.options, seed=seed),
-                    Run(folder) if first else None,
-                    resume=self.resume,
-                    snapshots=self.snapshots,
-                    on_stage=on_stage,
-                    say=say,
-                )
-                rows.append({**result.to_json(), "seed": seed, "out": str(folder)})
+            results = solve_runs(
+                self.options,
+                seeds,
+                [Run(folder) for folder in folders] if first else None,
+                resume=self.resume,
+                snapshots=self.snapshots,
+                report=report,
+                say=say,
+            )
         if not first:
             return 0
+        rows = [
+            {**result.to_json(), "seed": seed, "out": str(folder)}
+            for result, seed, folder in zip(results, seeds, folders, strict=True)
+        ]
         failed = [row for row in rows if row["reason"]]
         if self.json:
             print_json({"runs": rows} if self.seeds else {k: v for k, v in rows[0].items() if k not in ("seed", "out")})

@@ -37,12 +37,11 @@ from internalize.parity.options import TrainOptions
 from internalize.parity.task.data import draw_sequences, inference_input, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
+from internalize.storage.files import Json
 
 ARITHMETIC = 2
 """Changes when the same updates are computed in another order, which changes their last bits."""
 _AHEAD_BYTES = 32 * 2**20
-
-Json = dict[str, Any]
 
 
 class Training:

@@ -17,7 +17,7 @@ from torch import Tensor
 from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.parity.adamw.ensemble import Json, Training, make_model, named_parameters
+from internalize.parity.adamw.ensemble import Training, make_model, named_parameters
 from internalize.parity.adamw.groups import options_of
 from internalize.parity.model.link import get_link
 from internalize.parity.model.relaxed import HIDDEN
@@ -25,6 +25,7 @@ from internalize.parity.model.weights import check_dtype
 from internalize.parity.options import TrainOptions
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
+from internalize.storage.files import Json
 from internalize.storage.runs import Run, begin_runs
 
 CHECKPOINT_SECONDS = 3.0

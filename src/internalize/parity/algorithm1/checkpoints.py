@@ -8,25 +8,83 @@
 Under torch.distributed the first process keeps the folder and tells the others where to begin.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
-from internalize.parity.algorithm1.forms import form_of
+from internalize.parity.algorithm1.forms import form_of, stages_of
 from internalize.parity.algorithm1.recovery import StageRecord
 from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
 from internalize.parity.model.weights import Form, check_dtype, form_of_weights, read_weights, weight_shapes
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.tree import Levels, ParityTree
+from internalize.storage.files import Json
 from internalize.storage.runs import Run, begin_runs
 
 _DTYPE: Final = "float64"
 """Of what is kept, whatever the gradients are computed in."""
+
+
+@dataclass(frozen=True)
+class SolveProgress:
+    """Stages done and to do over all runs, and, after the first stage, the seed and the latest stage's record."""
+
+    done: int
+    total: int
+    stages: int
+    seed: int
+    record: StageRecord | None = None
+
+
+def solve_runs(
+    options: SolveOptions,
+    seeds: Sequence[int],
+    runs: Sequence[Run] | None,
+    *,
+    resume: bool = False,
+    snapshots: bool = False,
+    report: Callable[[SolveProgress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[SolveResult]:
+    """Run Algorithm 1 once per seed, keep each run in its folder, and return the results in the order of the seeds.
+
+    All folders are checked before the first run begins, so that either all runs are begun or none is.
+
+    Args:
+        options: the request; each run replaces its seed.
+        seeds: one per run.
+        runs: the folder of each run; None in every process but the first, or to keep nothing.
+        resume: continue runs that were begun; finished ones are read.
+        snapshots: keep every stage's weights, and its step before rounding.
+        report: called once before the first run, and after each stage.
+        say: called with a line if a run that was begun has to begin anew.
+
+    Raises:
+        Interrupted: after Ctrl-C, with all finished stages saved.
+    """
+    requests = [replace(options, seed=seed) for seed in seeds]
+    stages = len(stages_of(options))
+    total = len(seeds) * stages
+    if runs is not None:
+        for request, run in zip(requests, runs, strict=True):
+            run.check("solve", solve_config(request), resume=resume)
+        samples_of(options)  # refuses what cannot be run
+    report(SolveProgress(0, total, stages, options.seed))
+    results: list[SolveResult] = []
+    for number, request in enumerate(requests):
+
+        def on_stage(state: SolveState, before: int = number * stages, seed: int = request.seed) -> None:
+            record = state.records[-1]
+            report(SolveProgress(before + record.stage, total, stages, seed, record))
+
+        run = runs[number] if runs is not None else None
+        results.append(solve_kept(request, run, resume=resume, snapshots=snapshots, on_stage=on_stage, say=say))
+    return results
 
 
 def solve_kept(
@@ -35,7 +93,7 @@ def solve_kept(
     *,
     resume: bool = False,
     snapshots: bool = False,
-    on_stage: Callable[[SolveState], None] = lambda solving: None,
+    on_stage: Callable[[SolveState], None] = lambda state: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> SolveResult:
     """Run Algorithm 1 and keep it in ``run``; a finished run is read, an unfinished one continued.
@@ -60,18 +118,18 @@ def solve_kept(
     names = list(weight_shapes(tree.levels, form))
     config = solve_config(options)
 
-    def keep(solving: SolveState) -> None:
-        stage, seconds = len(solving.records), round(solving.seconds, 3)
-        first, count = solving.samples
+    def keep(state: SolveState) -> None:
+        stage, seconds = len(state.records), round(state.seconds, 3)
+        first, count = state.samples
         place = {"step": stage, "samples": stage * samples, "first_sample": first, "stage_samples": count}
-        run.append_metrics({**vars(solving.records[-1]), **place, "seconds": seconds})
-        tensors = {"step": solving.step, **dict(zip(names, solving.weights, strict=True))}
+        run.append_metrics({**vars(state.records[-1]), **place, "seconds": seconds})
+        tensors = {"step": state.step, **dict(zip(names, state.weights, strict=True))}
         if snapshots:
-            run.save_snapshot(stage, {**tensors, "gradient": solving.gradient})
-        records = [vars(record) for record in solving.records]
-        run.save_checkpoint(stage, tensors, {"records": records, "seconds": solving.seconds})
+            run.save_snapshot(stage, {**tensors, "gradient": state.gradient})
+        records = [vars(record) for record in state.records]
+        run.save_checkpoint(stage, tensors, {"records": records, "seconds": state.seconds})
         run.drop_checkpoints(but=stage)
-        on_stage(solving)
+        on_stage(state)
 
     with begin_runs([run], "solve", [config], resume=resume):
         known = (read_solved(run), None) if run.finished else (None, _load(run, tree, form, say))
@@ -88,7 +146,7 @@ def solve_kept(
         return result
 
 
-def solve_config(options: SolveOptions) -> dict[str, Any]:
+def solve_config(options: SolveOptions) -> Json:
     """What `config.json` says of a run."""
     tree = ParityTree.draw(options.n, options.k, options.seed)
     gates = "cot" if form_of(options) == "cot" else options.gates

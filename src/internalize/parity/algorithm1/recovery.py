@@ -53,13 +53,12 @@ def recovered_columns(columns: Float[Tensor, "keys nodes"], pairs: Pairs, K: flo
 
 
 def recovered_weights(tree: ParityTree, form: Form, K: float) -> list[Float[Tensor, "keys nodes"]]:
-    """What Algorithm 1 aims at, in level form or that of explicit CoT: K at the children, 0 elsewhere."""
+    """Return the weights that Algorithm 1 aims at: K at the children, 0 elsewhere."""
     found = [torch.zeros(shape, dtype=torch.float64) for shape in weight_shapes(tree.levels, form).values()]
-    assert form != "block", "block form has columns of no node"
     for number, w in enumerate(found):
-        nodes = tree.levels.nodes(number + 1) if form == "level" else range(tree.n, tree.T)
-        children = torch.tensor([tree.children(m) for m in nodes])
-        w.scatter_(0, children.T, K)
+        nodes = range(tree.n, tree.T) if form == "cot" else tree.levels.nodes(number + 1)
+        columns = w[:, nodes.start : nodes.stop] if form == "block" else w
+        columns.scatter_(0, torch.tensor([tree.children(m) for m in nodes]).T, K)
     return found
 
 

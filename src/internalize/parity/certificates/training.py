@@ -79,9 +79,7 @@ def hidden_states(world: World) -> Finding:
     """
     levels, masses = world.levels, declared_masses(world)
     sequence = world.sequence(world.test_bits[:1024])
-    delta = 0.0
-    if masses:
-        delta = max(drifts(world.link, masses[: layer + 1])[1] for layer in range(levels.L))
+    delta = max(drifts(world.link, masses[: layer + 1])[1] for layer in range(levels.L)) if masses else 0.0
     exact, computed = 0.0, 0.0
     for stage in world.stages:
         X = world.streams(world.stage_input(sequence, stage))
@@ -99,7 +97,7 @@ def hidden_states(world: World) -> Finding:
         return Finding(exact, ROUNDING, "a shown or padded position is not what it was")
     if (
         not masses
-    ):  # that layers are within some δ is the lemma's hypothesis: measured, it would be compared with itself
+    ):  # that layers are within some δ is the lemma's hypothesis; a measured δ would be compared with itself
         return Finding(exact, ROUNDING, "shown and padded positions only: δ of these weights is not given")
     return Finding(computed, delta + ROUNDING, vacuous=delta >= 1)
 
@@ -137,9 +135,8 @@ def frozen_gradient(world: World) -> Finding:
         full = _before(world, stage)
         gap = [_gap(world, w, layer) for layer, w in enumerate(full[:stage])]
         if min(gap) <= 0:
-            return not_applicable(
-                f"layer {gap.index(min(gap)) + 1} is not trained: its children do not tie for the maximum"
-            )
+            untrained = gap.index(min(gap)) + 1
+            return not_applicable(f"layer {untrained} is not trained: its children do not tie for the maximum")
         masses = [off_child_mass(world.keys(layer), g) for layer, g in enumerate(gap)]
         full = [w.clone().requires_grad_() for w in full]
         now = world.stages[stage]
@@ -153,10 +150,8 @@ def frozen_gradient(world: World) -> Finding:
 
 def frozen_weights(world: World) -> Finding:
     """Lemma "Frozen gradient", conclusion: after its own stage a layer keeps its weights. Measured: the largest change."""
-    if world.curriculum != "log-icot":
-        return not_applicable(f"trained by {world.curriculum}; the lemma is about the stages of Log-ICoT")
-    if not world.history:
-        return not_applicable("the weights after each stage are not known (solve --snapshots keeps them)")
+    if why := _history_unknown(world, "lemma"):
+        return not_applicable(why)
     K = world.algorithm.amplitude if world.algorithm else 1.0
     for layer, weights in enumerate(world.history):
         if not _recovered(world, weights, layer, K):
@@ -174,16 +169,21 @@ def stage_order(world: World) -> Finding:
 
     Measured: number of pairs (stage, layer) of which that is not true. At n = k = 2 there is nothing to learn and 0 is right.
     """
-    if world.curriculum != "log-icot":
-        return not_applicable(f"trained by {world.curriculum}; the theorem is about the stages of Log-ICoT")
-    if not world.history:
-        return not_applicable("the weights after each stage are not known (solve --snapshots keeps them)")
+    if why := _history_unknown(world, "theorem"):
+        return not_applicable(why)
     nothing_to_learn = world.tree.n == 2
     wrong = 0
     for stage, weights in enumerate(world.history):
         wrong += not (bool(weights[stage].any()) or nothing_to_learn)
         wrong += sum(bool(w.any()) for w in weights[stage + 1 :])
     return Finding(float(wrong), 0.0)
+
+
+def _history_unknown(world: World, statement: str) -> str | None:
+    """Why a statement about the weights after each stage does not apply; None if it does."""
+    if world.curriculum != "log-icot":
+        return f"trained by {world.curriculum}; the {statement} is about the stages of Log-ICoT"
+    return None if world.history else "the weights after each stage are not known (solve --snapshots keeps them)"
 
 
 def fresh_samples(world: World) -> Finding:

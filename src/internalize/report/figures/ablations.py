@@ -1,8 +1,8 @@
 """One thing taken from the paper's model at a time: which levels are still computed, and how the inputs collapse."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from internalize.report.figures.style import (
     house_style,
     vector_bar,
 )
+from internalize.storage.files import Json
 
-Row = Mapping[str, Any]
 _GATES: Final[dict[FixedGates, tuple[str, str]]] = {
     "paper": ("the paper's gates", BLUE),
     "cot": ("open at the nodes (cot)", GREEN),
@@ -59,7 +59,7 @@ def input_states(levels: Levels, gates: FixedGates) -> InputStates:
     )
 
 
-def draw_ablations(rows: Sequence[Row]) -> Drawing:
+def draw_ablations(rows: Sequence[Json]) -> Drawing:
     """Accuracy of every level at the end by what was changed, and what the layers leave of the inputs under each kind of gates."""
     levels = Levels(int(rows[0]["n"]), int(rows[0]["k"]))
     own = {name: [row for row in rows if row["optimizer"] == name] for name in ("adamw", "algorithm-1")}
@@ -103,7 +103,7 @@ def draw_ablations(rows: Sequence[Row]) -> Drawing:
     )
 
 
-def _draw_levels(axes: Axes, rows: Sequence[Row], title: str) -> QuadMesh:
+def _draw_levels(axes: Axes, rows: Sequence[Json], title: str) -> QuadMesh:
     values = np.array([row["level_accuracy"] for row in rows], dtype=np.float64)
     height, width = len(rows), len(rows[0]["level_accuracy"])
     edges = np.arange(width + 1), np.arange(height + 1)

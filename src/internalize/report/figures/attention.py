@@ -16,11 +16,11 @@ from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.style import (
     FAINT,
     HATCH,
-    MUTED,
     PAGE_WIDTH,
     RED,
     WEIGHTS,
     house_style,
+    note,
     spaced,
     vector_bar,
 )
@@ -41,9 +41,8 @@ def draw_attention(run: Run) -> Drawing:
     tree, maps = ParityTree.of(run.config), attention_maps(run)
     T, rows = tree.T, tree.k - 1
     with house_style():
-        figure = Figure(
-            figsize=(PAGE_WIDTH, _cell_points(tree) / 72 * rows + 0.34 * tree.L + 0.62), layout="constrained"
-        )
+        height = _cell_points(tree) / 72 * rows + 0.34 * tree.L + 0.62
+        figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
         panels = figure.subplots(tree.L, 1, sharex=True, squeeze=False, height_ratios=[len(A) for A in maps])[:, 0]
         mesh: QuadMesh | None = None
         for layer, (axes, A) in enumerate(zip(panels, maps, strict=True)):
@@ -122,9 +121,7 @@ def _mark_boundaries(axes: Axes, tree: ParityTree) -> None:
     ends = tree.levels.level_end[:-1]
     for number in spaced(ends, 14 / _cell_points(tree)):
         place = (ends[number], tree.levels.level_end[0])
-        axes.annotate(
-            f"$n_{number + 1}$", place, (0, 2), textcoords="offset points", ha="center", va="bottom", color=MUTED
-        )
+        note(axes, f"$n_{number + 1}$", place, (0, 2), ha="center", va="bottom", fontsize=None)
 
 
 def _largest_elsewhere(tree: ParityTree, maps: list[NDArray[np.float64]]) -> float:

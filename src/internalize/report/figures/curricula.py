@@ -1,19 +1,19 @@
 """What 99 % costs: samples and gradient steps under every curriculum and both optimizers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style
+from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style, note
+from internalize.storage.files import Json
 
-Row = Mapping[str, Any]
 _LOOKS: Final = {"adamw": ("AdamW", BLUE, "o"), "algorithm-1": ("Algorithm 1", VERMILION, "D")}
 
 
-def draw_curricula(rows: Sequence[Row]) -> Drawing:
+def draw_curricula(rows: Sequence[Json]) -> Drawing:
     """Samples to 99 %, one panel a size, a line for each curriculum, with the seeds that were solved at equal samples."""
     sizes = sorted({(int(row["n"]), int(row["k"])) for row in rows})
     with house_style():
@@ -39,7 +39,7 @@ def draw_curricula(rows: Sequence[Row]) -> Drawing:
     )
 
 
-def _draw_size(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_size(axes: Axes, rows: Sequence[Json]) -> None:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     most = max(row["samples_to_99"] or 0 for row in rows)
     for optimizer, (name, colour, marker) in _LOOKS.items():
@@ -50,8 +50,8 @@ def _draw_size(axes: Axes, rows: Sequence[Row]) -> None:
             x = row["samples_to_99"] if reached else 6 * most
             axes.plot([x], [height], marker if reached else "x", color=colour, markersize=4.5)
             text = f"{row['solved']} of {row['seeds']}"
-            place: Row = {"ha": "left" if reached else "right", "va": "center", "fontsize": 7, "color": MUTED}
-            axes.annotate(text, (x, height), (6 if reached else -6, 0), textcoords="offset points", **place)
+            side = "left" if reached else "right"
+            note(axes, text, (x, height), (6 if reached else -6, 0), ha=side, va="center", fontsize=7)
     axes.axvline(3.2 * most, color=MUTED, linewidth=0.6, linestyle=":")
     axes.text(6 * most, len(methods) - 0.45, "never", ha="center", fontsize=7, color=MUTED)
     axes.set_xscale("log")
@@ -61,6 +61,6 @@ def _draw_size(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xlabel("samples to 99 %")
 
 
-def _told(row: Row) -> str:
+def _told(row: Json) -> str:
     samples = "never" if row["samples_to_99"] is None else f"{row['samples_to_99']:.0f}"
     return f"{row['method']} under {row['optimizer']} at n = {row['n']} {samples}"

@@ -1,21 +1,21 @@
 """Learned gates in numbers: how far they end from the prescribed ones, under every variant."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from matplotlib.figure import Figure
 
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.gates import PARTS
 from internalize.report.figures.style import MUTED, PAGE_WIDTH, house_style
+from internalize.storage.files import Json
 
-Row = Mapping[str, Any]
 FLOOR: Final = 1e-5
 """Smaller distances are drawn here."""
 _MARKERS: Final = {"inputs": "o", "written": "D", "below": "^"}
 
 
-def draw_gate_rows(rows: Sequence[Row]) -> Drawing:
+def draw_gate_rows(rows: Sequence[Json]) -> Drawing:
     """Distances from the prescribed gates, a line for each variant, with the seeds that are solved."""
     rows = [row for row in rows if "gate_distance" in row]
     names = [f"{row['what']}, n = {row['n']}" for row in rows]

@@ -1,6 +1,7 @@
 """Learned gates: their distance from the prescribed ones over training, and both side by side."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,17 @@ from internalize.parity.adamw.groups import one_group
 from internalize.parity.model.gates import paper_gates
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, GREEN, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style, vector_bar
+from internalize.report.figures.style import (
+    BLUE,
+    GREEN,
+    MUTED,
+    PAGE_WIDTH,
+    VERMILION,
+    WEIGHTS,
+    house_style,
+    metrics_together,
+    vector_bar,
+)
 from internalize.storage.runs import Run
 
 PARTS: Final = {
@@ -45,17 +56,11 @@ def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
     options = one_group(runs)
     tree = ParityTree.of(runs[0].config)
     learned, prescribed = learned_gates(runs[0]), paper_gates(tree.levels).numpy()
-    metrics = [run.metrics() for run in runs]
+    metrics = metrics_together(runs, "step")
     steps = [line["step"] for line in metrics[0]]
-    if any([line["step"] for line in own] != steps for own in metrics):
-        raise InputError("the runs were not evaluated at the same steps; one of their metrics.jsonl is incomplete")
     parts = [part for part in PARTS if part in metrics[0][0]["gate_distance"]]
     distances = {part: np.array([[line["gate_distance"][part] for line in own] for own in metrics]) for part in parts}
-    begins = [
-        step
-        for step, line, before in zip(steps[1:], metrics[0][1:], metrics[0], strict=False)
-        if line["stage"] != before["stage"]
-    ]
+    begins = [line["step"] for before, line in pairwise(metrics[0]) if line["stage"] != before["stage"]]
     with house_style():
         figure = Figure(figsize=(PAGE_WIDTH, 3.0), layout="constrained")
         grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.15))

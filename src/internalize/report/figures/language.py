@@ -1,17 +1,15 @@
 """Language models that internalise a chain in text: updates to 99 % and in all, by curriculum."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.style import BLUE, INK, PAGE_WIDTH, SKY, house_style
+from internalize.storage.files import Json
 
-Row = Mapping[str, Any]
 
-
-def draw_language(rows: Sequence[Row]) -> Drawing:
+def draw_language(rows: Sequence[Json]) -> Drawing:
     """A pair of bars for each method of `lm compare`, with its exact match."""
     with house_style():
         figure = Figure(figsize=(PAGE_WIDTH, 0.9 + 0.42 * len(rows)), layout="constrained")

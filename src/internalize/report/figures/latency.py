@@ -1,7 +1,7 @@
 """How long an answer takes against k: one pass of the internalised model, and a chain written by node or by level."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from internalize.errors import InputError
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.style import BLUE, ORANGE, PAGE_WIDTH, VERMILION, house_style
+from internalize.storage.files import Json
 
 WAYS: Final = {
     "node": ("chain written node by node: $k-1$ passes", VERMILION, "o"),
@@ -17,7 +18,7 @@ WAYS: Final = {
 }
 
 
-def draw_latency(rows: Sequence[Mapping[str, Any]]) -> Drawing:
+def draw_latency(rows: Sequence[Json]) -> Drawing:
     """Latency against k, one panel a batch size, with the 95 % interval of each median.
 
     Args:
@@ -58,21 +59,20 @@ def draw_latency(rows: Sequence[Mapping[str, Any]]) -> Drawing:
     )
 
 
-def _draw_batch(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def _draw_batch(axes: Axes, rows: Sequence[Json]) -> None:
     for way, (label, colour, marker) in WAYS.items():
         own = sorted((row for row in rows if row["by"] == way), key=lambda row: row["k"])
         middle = [float(row["latency_ms"]) for row in own]
         low = [m - float(row["latency_ms_low"]) for m, row in zip(middle, own, strict=True)]
         high = [float(row["latency_ms_high"]) - m for m, row in zip(middle, own, strict=True)]
         sizes = [int(row["k"]) for row in own]
-        axes.errorbar(
-            sizes, middle, [low, high], fmt=f"-{marker}", color=colour, markersize=3.5, linewidth=1.1, label=label
-        )
+        look: Json = {"fmt": f"-{marker}", "color": colour, "markersize": 3.5, "linewidth": 1.1, "label": label}
+        axes.errorbar(sizes, middle, [low, high], **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("k")
 
 
-def _ratio(rows: Sequence[Mapping[str, Any]], k: int, batch: int) -> float:
+def _ratio(rows: Sequence[Json], k: int, batch: int) -> float:
     at = {row["by"]: float(row["latency_ms"]) for row in rows if (row["k"], row["batch"]) == (k, batch)}
     return at["node"] / at["direct"]

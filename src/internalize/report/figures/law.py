@@ -1,15 +1,15 @@
 """The law of B*(n): samples a stage at which half of all runs of Algorithm 1 succeed, predicted and measured."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from internalize.parity.theory.prediction import Setting, limit_factor
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style
+from internalize.report.figures.style import BLUE, MEASURED, MUTED, PAGE_WIDTH, house_style, note
+from internalize.storage.files import Json
 
 SIZES = tuple(2**exponent for exponent in range(3, 13))
 """The n of the predicted line, with k = n/2."""
@@ -17,7 +17,7 @@ EPSILON = 1.0
 """Of the theorem."""
 
 
-def draw_law(points: Sequence[Mapping[str, Any]]) -> Drawing:
+def draw_law(points: Sequence[Json]) -> Drawing:
     """Predicted line and measured points, with the theorem's n^{2+ε} for comparison.
 
     Args:
@@ -29,19 +29,12 @@ def draw_law(points: Sequence[Mapping[str, Any]]) -> Drawing:
         figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2)
         theorem = [n ** (2 + EPSILON) for n in SIZES]
-        left.plot(
-            SIZES,
-            theorem,
-            color=MUTED,
-            linestyle="--",
-            label=rf"the theorem's $n^{{2+\epsilon}}$, $\epsilon={EPSILON:g}$",
-        )
+        demand = rf"the theorem's $n^{{2+\epsilon}}$, $\epsilon={EPSILON:g}$"
+        left.plot(SIZES, theorem, color=MUTED, linestyle="--", label=demand)
         left.plot(SIZES, predicted, color=BLUE, label="predicted, nothing fitted")
         right.plot(SIZES, [b / (n * math.log(n)) for n, b in zip(SIZES, predicted, strict=True)], color=BLUE)
         right.axhline(limit, color=MUTED, linestyle=":", linewidth=0.9)
-        right.annotate(
-            f"limit {limit:g}", (SIZES[0], limit), (0, -9), textcoords="offset points", color=MUTED, fontsize=8
-        )
+        note(right, f"limit {limit:g}", (SIZES[0], limit), (0, -9))
         _mark_measured(left, points, over_law=False)
         _mark_measured(right, points, over_law=True)
         left.set_yscale("log")
@@ -68,7 +61,7 @@ def draw_law(points: Sequence[Mapping[str, Any]]) -> Drawing:
     )
 
 
-def _mark_measured(axes: Axes, points: Sequence[Mapping[str, Any]], *, over_law: bool) -> None:
+def _mark_measured(axes: Axes, points: Sequence[Json], *, over_law: bool) -> None:
     sizes = [int(point["n"]) for point in points]
     units = [n * math.log(n) if over_law else 1.0 for n in sizes]
     middles = [float(point["measured"]) / unit for point, unit in zip(points, units, strict=True)]
@@ -76,6 +69,6 @@ def _mark_measured(axes: Axes, points: Sequence[Mapping[str, Any]], *, over_law:
     low = [middle - min(some) for middle, some in zip(middles, tried, strict=True)]
     high = [max(some) - middle for middle, some in zip(middles, tried, strict=True)]
     label = "measured (bar: numbers of samples tried)"
-    axes.errorbar(sizes, middles, [low, high], fmt="o", markersize=3.5, color=VERMILION, linewidth=1, label=label)
+    axes.errorbar(sizes, middles, [low, high], **MEASURED, label=label)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("n")

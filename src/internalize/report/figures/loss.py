@@ -5,12 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from internalize.errors import InputError
 from internalize.parity.adamw.groups import one_group
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, INK, MUTED, PAGE_WIDTH, SKY, VERMILION, house_style
+from internalize.report.figures.style import (
+    BLUE,
+    MUTED,
+    PAGE_WIDTH,
+    SKY,
+    VERMILION,
+    house_style,
+    metrics_together,
+    note,
+)
 from internalize.storage.runs import Run
 
 ROOMY = 5
@@ -27,10 +35,8 @@ def draw_loss(runs: Sequence[Run]) -> Drawing:
     """
     options = one_group(runs)
     levels = Levels(options.n, options.k)
-    metrics = [run.metrics() for run in runs]
+    metrics = metrics_together(runs, "step", "stage")
     places: list[tuple[int, int]] = [(line["step"], line["stage"]) for line in metrics[0]]
-    if any([(line["step"], line["stage"]) for line in own] != places for own in metrics):
-        raise InputError("the runs were not evaluated at the same steps; one of their metrics.jsonl is incomplete")
     steps = np.array([step for step, _ in places])
     begins = [place for place, (_, stage) in enumerate(places) if place == 0 or stage != places[place - 1][1]]
     losses = np.maximum([[line["loss"] for line in own] for own in metrics], FLOOR)
@@ -52,29 +58,15 @@ def draw_loss(runs: Sequence[Run]) -> Drawing:
             place = steps[switches], median[switches]
             axes.plot(*place, "^", markersize=4.5, color=VERMILION, label="directly after a switch")
         for number in switches if roomy else ():
-            axes.annotate(
-                f"{median[number]:.3g}",
-                (steps[number], median[number]),
-                (5, 1),
-                textcoords="offset points",
-                fontsize=8,
-                color=VERMILION,
-            )
+            note(axes, f"{median[number]:.3g}", (steps[number], median[number]), (5, 1), color=VERMILION)
         for begin in begins:
             axes.axvline(steps[begin], color=MUTED, linewidth=0.7, linestyle=(0, (4, 3)), zorder=0)
         ends = [*(steps[begin] for begin in begins[1:]), steps[-1]]
         for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
             hidden = len(stages[places[begin][1] - 1].hidden)
-            axes.text(
-                (steps[begin] + end) / 2,
-                1.02,
-                f"stage {number + 1}: {hidden} of {levels.k - 2} steps hidden" if roomy else str(number + 1),
-                transform=axes.get_xaxis_transform(),
-                ha="center",
-                va="bottom",
-                fontsize=8,
-                color=INK,
-            )
+            name = f"stage {number + 1}: {hidden} of {levels.k - 2} steps hidden" if roomy else str(number + 1)
+            place = (steps[begin] + end) / 2, 1.02
+            axes.text(*place, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
         axes.margins(x=0.012)
         axes.set_ylim(top=float(high.max()) * 2.5)
         axes.set_xlabel("gradient step")

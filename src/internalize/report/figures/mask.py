@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from internalize.parity.model.mask import level_mask
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, FAINT, INK, MUTED, VERMILION, house_style, spaced
+from internalize.report.figures.style import BLUE, FAINT, INK, MUTED, VERMILION, house_style, note, spaced
 
 
 def draw_mask(levels: Levels | None = None) -> Drawing:
@@ -54,23 +54,12 @@ def _mark_levels(axes: Axes, levels: Levels) -> None:
     for number, end in enumerate(levels.level_end[:-1], start=1):
         axes.axhline(end, color=VERMILION, linewidth=0.9, linestyle=(0, (4, 2)))
         axes.axvline(end, color=VERMILION, linewidth=0.9, linestyle=(0, (4, 2)))
-        if number - 1 not in named:
-            continue
-        axes.annotate(
-            f"$n_{number}$", (end, 0), (0, 2), textcoords="offset points", ha="center", va="bottom", color=VERMILION
-        )
+        if number - 1 in named:
+            note(axes, f"$n_{number}$", (end, 0), (0, 2), ha="center", va="bottom", color=VERMILION, fontsize=None)
     middles = [(levels.nodes(level).start + levels.nodes(level).stop) / 2 for level in range(levels.L + 1)]
     for level in spaced(middles, 9 / points):
         name = "bits" if level == 0 else f"layer {level}"
-        axes.annotate(
-            name,
-            (levels.T, middles[level]),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            color=INK if level else MUTED,
-            fontsize=8,
-        )
+        note(axes, name, (levels.T, middles[level]), (3, 0), va="center", color=INK if level else MUTED)
 
 
 def _subscript(number: int) -> str:

@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, INK, MUTED, PAGE_WIDTH, VERMILION, WEIGHTS, house_style
+from internalize.report.figures.style import FAINT, INK, MEASURED, PAGE_WIDTH, WEIGHTS, house_style, note
 from internalize.storage.files import Json
 
 
@@ -101,34 +101,22 @@ def _edges(places: Sequence[float]) -> list[float]:
 def _mark(axes: Axes, points: Sequence[Json], columns: Sequence[Any], x: str) -> None:
     predicted = [(columns.index(point[x]), point["predicted"]) for point in points if point["predicted"]]
     if predicted:
-        axes.plot(
-            *zip(*predicted, strict=True), color=INK, linestyle="--", label="predicted for one half, nothing fitted"
-        )
+        label = "predicted for one half, nothing fitted"
+        axes.plot(*zip(*predicted, strict=True), color=INK, linestyle="--", label=label)
     measured = [point for point in points if point["measured"]]
     if measured:
         axes.errorbar(
             [columns.index(point[x]) for point in measured],
             [point["measured"] for point in measured],
             [[p["measured"] - p["low"] for p in measured], [p["high"] - p["measured"] for p in measured]],
-            fmt="o",
-            markersize=3.5,
-            color=VERMILION,
-            linewidth=1,
+            **MEASURED,
             capsize=2,
             label="measured (95 %)",
         )
     for point in measured:
         if point["deviation"] is not None:
-            axes.annotate(
-                f"{point['deviation']:+.1%}",
-                (columns.index(point[x]), 1),
-                (0, 3),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-                color=MUTED,
-            )
+            text, place = f"{point['deviation']:+.1%}", (columns.index(point[x]), 1)
+            note(axes, text, place, (0, 3), xycoords=("data", "axes fraction"), ha="center", fontsize=7)
 
 
 def _told(points: Sequence[Json], by: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Where each step of a chain can be read in a language model: layers upwards, steps across, a panel for each stage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby, pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from internalize.errors import InputError
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, MUTED, PAGE_WIDTH, RED, VERMILION, WEIGHTS, house_style
+from internalize.report.figures.style import FAINT, PAGE_WIDTH, RED, VERMILION, WEIGHTS, house_style, note
+from internalize.storage.files import Json
 
-Json = dict[str, Any]
 ACROSS: Final = 4
 """Panels in a row, at most."""
 READ: Final = 0.99
@@ -22,7 +22,7 @@ READ: Final = 0.99
 _percent: Final = f"{READ:.0%}".replace("%", " %")
 
 
-def draw_reading(result: Mapping[str, Any]) -> Drawing:
+def draw_reading(result: Json) -> Drawing:
     """The probe's accuracy in what ``lm probe`` printed.
 
     For each stage a panel with the least that was hidden from its model and, below it if it differs, one with the most.
@@ -106,15 +106,7 @@ def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int, 
             axes.axvline(place - 0.5, color="black", linewidth=0.9, linestyle=":")
         if level is not None:
             middle = (place + (count - 1) / 2, layers - 0.5)
-            axes.annotate(
-                f"{'' if place else 'level '}{level}",
-                middle,
-                (0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-                color=MUTED,
-            )
+            note(axes, f"{'' if place else 'level '}{level}", middle, (0, 2), ha="center", fontsize=7)
         place += count
     every = max(1, len(steps) // 8)
     some = [at for at, step in enumerate(steps) if step == answer or (at % every == 0 and at <= len(steps) - 1 - every)]

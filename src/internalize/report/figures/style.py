@@ -13,6 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 
+from internalize.errors import InputError
+from internalize.storage.files import Json
+from internalize.storage.runs import Run
+
 INK: Final = "#1a1a1a"
 MUTED: Final = "#6b6b6b"
 FAINT: Final = "#e4e4e4"
@@ -31,6 +35,9 @@ WEIGHTS: Final = LinearSegmentedColormap.from_list("weights", ["#ffffff", SKY, B
 """From nothing to one: lightness falls evenly, so it survives a grey print."""
 SIGNS: Final = LinearSegmentedColormap.from_list("signs", [ORANGE, "#ececec", SKY])
 """From −1 over 0 to +1, for black text on top."""
+
+MEASURED: Final[dict[str, Any]] = {"fmt": "o", "markersize": 3.5, "color": VERMILION, "linewidth": 1}
+"""How measured points with error bars look."""
 
 _RC: Final[dict[str, Any]] = {
     "figure.facecolor": "white",
@@ -77,6 +84,21 @@ def spaced(places: Sequence[float], gap: float) -> list[int]:
         if not kept or place - places[kept[-1]] >= gap:
             kept.append(number)
     return kept
+
+
+def note(axes: Axes, text: str, place: tuple[float, float], offset: tuple[float, float], **look: Any) -> None:
+    """Write a text at an offset in points from a place; 8 points high and muted unless told otherwise."""
+    look = {"color": MUTED, "fontsize": 8, **look}
+    axes.annotate(text, place, offset, textcoords="offset points", **look)
+
+
+def metrics_together(runs: Sequence[Run], *names: str) -> list[list[Json]]:
+    """Return the metrics of each run; refuse runs whose evaluations differ in one of ``names``."""
+    metrics = [run.metrics() for run in runs]
+    places = [[[line[name] for name in names] for line in own] for own in metrics]
+    if any(own != places[0] for own in places):
+        raise InputError("the runs were not evaluated at the same steps; one of their metrics.jsonl is incomplete")
+    return metrics
 
 
 def vector_bar(bar: Colorbar, label: str) -> None:

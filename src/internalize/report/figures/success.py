@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from internalize.intervals import wilson
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style
+from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style, note
 
 
 def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawing:
@@ -35,14 +35,7 @@ def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawi
         axes.errorbar(tried, shares, errors, fmt="o", markersize=4, color=VERMILION, linewidth=1, label=label)
         if half:
             axes.axvline(half, color=MUTED, linestyle=":", linewidth=0.9)
-            axes.annotate(
-                f"predicted for one half: {half}",
-                (half, 0),
-                (4, 3),
-                textcoords="offset points",
-                color=MUTED,
-                fontsize=8,
-            )
+            note(axes, f"predicted for one half: {half}", (half, 0), (4, 3))
         axes.set_xscale("log")
         axes.set_xticks(tried, [str(samples) for samples in tried])
         axes.minorticks_off()

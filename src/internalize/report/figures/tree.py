@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
+from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.literal import LiteralTransformer
 from internalize.parity.task.data import add_trace, draw_bits, stage_input
 from internalize.parity.task.stages import parity_stages
@@ -39,10 +40,7 @@ class StreamExample:
 def stream_example(tree: ParityTree, seed: int) -> StreamExample:
     """Run the model of Definition 3 on one sample, with the whole chain shown and with the input of stage L."""
     model = LiteralTransformer(tree.levels)
-    W = [torch.zeros(tree.T, tree.T, dtype=torch.float64) for _ in range(tree.L)]
-    for layer in range(tree.L):
-        for node, pair in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
-            W[layer][list(pair), node] = SHARP
+    W = recovered_weights(tree, "block", SHARP)
     sequence = add_trace(tree, draw_bits(tree.n, seed, 0, 1, "validation", torch.float64))
     first, *_, last = parity_stages(tree.levels, Curriculum("log-icot"))
     cot, icot = (
@@ -105,23 +103,14 @@ def _draw_tree(axes: Axes, tree: ParityTree, sequence: NDArray[np.float64]) -> N
         parent = tree.parent(position)
         if parent is not None:
             axes.plot([x[position], x[parent]], [y[position], y[parent]], color=INK, linewidth=0.8, zorder=1)
-        inside = position >= tree.n or position in tree.secret
+        inside, at_input = position >= tree.n or position in tree.secret, position < tree.n
+        ink, place = INK if inside else MUTED, (x[position], y[position])
         colour = to_hex(SIGNS((float(sequence[position]) + 1) / 2)) if inside else "white"
-        axes.add_patch(
-            Circle((x[position], y[position]), 0.43, facecolor=colour, edgecolor=INK if inside else MUTED, lw=0.7)
-        )
+        axes.add_patch(Circle(place, 0.43, facecolor=colour, edgecolor=ink, lw=0.7))
         sign = "+" if sequence[position] > 0 else "−"
-        axes.text(x[position], y[position], sign, ha="center", va="center", color=INK if inside else MUTED)
-        below = y[position] - 0.62 if position < tree.n else y[position] + 0.62
-        axes.text(
-            x[position],
-            below,
-            f"$b_{{{position}}}$",
-            ha="center",
-            va="top" if position < tree.n else "bottom",
-            fontsize=8,
-            color=INK if inside else MUTED,
-        )
+        axes.text(*place, sign, ha="center", va="center", color=ink)
+        below, side = (y[position] - 0.62, "top") if at_input else (y[position] + 0.62, "bottom")
+        axes.text(x[position], below, f"$b_{{{position}}}$", ha="center", va=side, fontsize=8, color=ink)
     axes.text(x[tree.root] + 0.6, y[tree.root], "$= y$", va="center")
     axes.set_xlim(-0.7, tree.n - 0.3)
     axes.set_ylim(-1.5, tree.L * step + 1.5)
