@@ -23,10 +23,10 @@ from internalize.parity import (
 )
 from internalize.parity.algorithm1 import solve as algorithm_module
 from internalize.parity.algorithm1.checkpoints import solve_kept
-from internalize.parity.algorithm1.forms import BlockModel, CotModel, stages_of
 from internalize.parity.algorithm1.recovery import quantise, recovered_weights
 from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
 from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
+from internalize.parity.algorithm1.weight_layouts import BlockModel, CotModel, stages_of
 from internalize.parity.model.weights import level_parts
 from internalize.parity.options import FixedGates, Mask, SolveOptions
 from internalize.parity.theory.freezing import off_child_mass, trained_gradient_bounds

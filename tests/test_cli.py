@@ -252,3 +252,23 @@ def test_default_folders_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     second = default_out("solve")
     second.mkdir()
     assert len({first, second, default_out("solve")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("compare --of gates", "compare --study gates"),
+        ("compare --of=gates", "compare --study gates"),
+        ("sweep solve n=8,16 --on ray", "sweep solve n=8,16 --backend ray"),
+        ("sweep show x --by n k", "sweep show x --group-by n k"),
+        ("paper --processes 3", "paper --jobs 3"),
+        ("solve --update all", "solve --gradients all"),
+        ("lm plan --by steps", "lm plan --updates-from steps"),
+    ],
+)
+def test_former_names_of_options_still_work(old: str, new: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.parse(old.split()) == cli.parse(new.split()) != cli.parse(new.split("--")[0].split())
+    with pytest.raises(SystemExit):
+        cli.parse([*new.split("--")[0].split(), "--help"])
+    former = old.split("--")[1].replace("=", " ").split()[0]
+    assert f"--{former} " not in capsys.readouterr().out

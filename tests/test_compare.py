@@ -297,7 +297,7 @@ def test_few_values_have_no_better_interval_than_all_of_them():
         (["--of", "gates", "--optimizers", "algorithm-1"], "--study gates has variants under adamw only"),
         (["--optimizers"], "optimizers=() must name at least one"),
         (["--eval-every", "0"], "eval_every=0"),
-        (["--of", "latency", "--variants", "gates=learned"], "variants=gates=learned: --of latency has none"),
+        (["--of", "latency", "--variants", "gates=learned"], "variants=gates=learned: --study latency has none"),
     ],
 )
 def test_requests_for_nothing_are_refused(

@@ -1,4 +1,4 @@
-"""`compare --of ablations`, `gates` and `simplifications`: rows that follow from the runs, certificates that explain them."""
+"""`compare --study ablations`, `gates` and `simplifications`: rows that follow from the runs, certificates that explain them."""
 
 import json
 from dataclasses import replace

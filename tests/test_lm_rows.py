@@ -11,7 +11,7 @@ import pytest
 from internalize.intervals import mean_interval, wilson
 from internalize.lm import Example, Internalization, of_examples
 from internalize.lm.evaluation.comparison import MethodSetting, _row
-from internalize.lm.evaluation.linear import add_linear_comparison
+from internalize.lm.evaluation.linear_baseline import add_linear_comparison
 from internalize.lm.training.models import make_model
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run

@@ -197,7 +197,7 @@ def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
 
 def test_mistakes(tmp_path: Path, capsys):
     assert cli.main(["paper", "--processes", "0", "--out", str(tmp_path / "x")]) == 2
-    assert "processes=0" in capsys.readouterr().err
+    assert "jobs=0" in capsys.readouterr().err
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert cli.main(["paper", "--out", str(blocked), "--processes", "1"]) == 2

@@ -38,7 +38,7 @@ def test_missing_is_left_out_and_full_takes_the_place(tmp_path: Path, monkeypatc
     assert part.computed
     assert [line[0] for line in part.shown.tables[0].body] == ["mine"]
     made.write_text('{"rows": [{}]}')
-    with pytest.raises(InputError, match=f"{made} is not what `internalize compare --of simplifications"):
+    with pytest.raises(InputError, match=f"{made} is not what `internalize compare --study simplifications"):
         parts(tmp_path)
 
 

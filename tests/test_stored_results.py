@@ -9,7 +9,7 @@ from tools.numbers_language import _leads, _of_method, _right, _runs_back, _stal
 from tools.numbers_parity import _compared, everything_learned
 from tools.results import path_of, stored
 
-from internalize.lm.evaluation.linear import compare_with_linear
+from internalize.lm.evaluation.linear_baseline import compare_with_linear
 from tests.pages import PAGES
 
 PROSE = [" ".join(page.read_text(encoding="utf-8").split()) for page in PAGES]

@@ -9,7 +9,7 @@ from tools.results import row_of, stored
 from tools.stalls import STALLS, by_setting
 
 from internalize.intervals import mean_interval
-from internalize.lm.evaluation import linear as against
+from internalize.lm.evaluation import linear_baseline as against
 from internalize.report import tables as columns
 from internalize.report.tables import Columns
 

@@ -9,7 +9,7 @@ from tools.results import row_of, stored
 
 from internalize.intervals import mean_interval
 from internalize.lm.data.source import open_source
-from internalize.lm.evaluation.linear import compare_with_linear
+from internalize.lm.evaluation.linear_baseline import compare_with_linear
 from internalize.lm.options import LmTrainOptions
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from internalize.commands.cli import parse
-from internalize.lm.evaluation.linear import add_linear_comparison
+from internalize.lm.evaluation.linear_baseline import add_linear_comparison
 from internalize.lm.options import with_method
 from internalize.storage.summaries import lower_median, mean_of, over_seeds
 

@@ -49,7 +49,7 @@ COMMANDS: Final[dict[str, Command]] = {
         Command("sweep solve", f"sweep solve {CELLS} --jobs 1"),
         Command("sweep train", f"sweep train {TRAINED} --jobs 1"),
         Command("sweep solve --jobs 2", f"sweep solve {CELLS} --jobs 2"),
-        Command("paper", "paper --processes 1", resumes=False, several=True),
+        Command("paper", "paper --jobs 1", resumes=False, several=True),
         Command("compare", f"compare --methods log-icot none {COMPARE}", several=True),
         LM_TRAIN,
         Command("lm train adaptive", f"{LM} --method adaptive --advance accuracy --threshold 0.9 --patience 2"),

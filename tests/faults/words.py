@@ -65,7 +65,7 @@ TINY: Final[Mapping[Name, Mapping[str, Sequence[str]]]] = {
     ("lm", "compare"): {**_SMALL_LM, "methods": ("log-icot",), "budget": ("steps",), "seeds": ("0",), "jobs": ("1",)},
 }
 """What a command is always given, so that it ends within a second."""
-DOOMED: Final[Mapping[Name, Sequence[str]]] = {("bench",): ("--repeats", "0"), ("paper",): ("--processes", "0")}
+DOOMED: Final[Mapping[Name, Sequence[str]]] = {("bench",): ("--repeats", "0"), ("paper",): ("--jobs", "0")}
 RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
     ("lm", "compare"): 0.05,

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from itertools import dropwhile, takewhile
 from types import TracebackType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import tyro
 
@@ -88,6 +88,23 @@ def run() -> NoReturn:
         sys.exit(0)
 
 
+_RENAMED: Final[dict[str, dict[str, str]]] = {
+    "compare": {"--of": "--study"},
+    "lm": {"--by": "--updates-from"},
+    "paper": {"--processes": "--jobs"},
+    "solve": {"--update": "--gradients"},
+    "sweep": {"--by": "--group-by", "--on": "--backend"},
+}
+"""Former names of options by command. They still work, and `--help` does not show them."""
+
+
+def _with_new_names(argv: Sequence[str]) -> list[str]:
+    """Replace former names of options, also where the value follows after an equals sign."""
+    renamed = _RENAMED.get(argv[0], {}) if argv else {}
+    names = (word.partition("=") for word in argv)
+    return [f"{renamed.get(name, name)}{equals}{value}" for name, equals, value in names]
+
+
 def parse(argv: list[str]) -> Any:
     """The command that the words ask for. tyro explains mistakes in a box; the contract wants a line.
 
@@ -100,7 +117,7 @@ def parse(argv: list[str]) -> Any:
                 Command,  # pyright: ignore[reportArgumentType]  (a union is fine for tyro)
                 prog="internalize",
                 description="Internalize chain-of-thought: the curricula of the Log-ICoT paper, exact and in one command.",
-                args=argv,
+                args=_with_new_names(argv),
                 return_unknown_args=True,
             )
     except SystemExit as stop:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from internalize.parallel.runner import RunFolders
     from internalize.parity.experiments.curricula import CompareOptions
 
-Of = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
-COLUMNS: dict[Of, tuple[str, ...]] = {
+Study = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
+COLUMNS: dict[Study, tuple[str, ...]] = {
     "curricula": (
         *("n", "k", "optimizer", "method", "lr", "accuracy", "95 %", "solved", "stages", "idle_stages"),
         *("steps_to_99", "samples_to_99", "seconds_to_99", "passes", "latency_ms", "latency_ms_1000"),
@@ -31,25 +31,26 @@ COLUMNS: dict[Of, tuple[str, ...]] = {
 class Compare:
     """Compare what the paper does not: the curricula, ablations of its model, learned gates, lifted simplifications.
 
-    --of curricula asks what 99 % cost: none, cot, icot and log-icot under AdamW, where a stage ends once its level is learned, and
-    under Algorithm 1, where the number of samples goes down until it fails; then accuracy at equal samples, passes and latency.
-    --of latency times an answer at each of --sizes. --of ablations takes gates, mask, rounding, link and rate from the paper's
-    model one at a time and names the certificates that turn; --of gates and --of simplifications learn what the paper
-    prescribes. These take the first of --sizes. Ctrl-C saves and stops; --resume goes on, and finished runs are not made again.
+    --study curricula measures what 99 % costs: none, cot, icot and log-icot under AdamW, where a stage ends once its level is
+    learned, and under Algorithm 1, where the number of samples goes down until it fails. It also measures accuracy at equal
+    samples, passes and latency. --study latency times an answer at each of --sizes. --study ablations changes gates, mask,
+    rounding, link and rate of the paper's model one at a time and names the certificates that turn. --study gates and --study
+    simplifications learn what the paper prescribes. These three take the first of --sizes. Ctrl-C saves and stops; --resume
+    continues, and finished runs are not made again.
 
     For example:
 
       $ internalize compare --out runs/compare --seeds 0:20
       $ internalize compare --sizes 30,16 128,64 --lr 0.1 0.03 --seeds 0:5 --json
-      $ internalize compare --of ablations --out runs/ablations
-      $ internalize compare --of gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
-      $ internalize compare --of latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
+      $ internalize compare --study ablations --out runs/ablations
+      $ internalize compare --study gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
+      $ internalize compare --study latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
     """
 
-    of: Of = "curricula"
+    study: Study = "curricula"
     """What to compare."""
     sizes: tuple[str, ...] = ()
-    """Pairs n,k. Default: 30,16; for --of latency 128,2 … 128,64."""
+    """Pairs n,k. Default: 30,16; for --study latency 128,2 … 128,64."""
     methods: tuple[Method, ...] = METHODS
     """Which curricula. cot is measured as it is used: it writes its chain."""
     optimizers: tuple[Literal["adamw", "algorithm-1"], ...] = ("adamw", "algorithm-1")
@@ -59,7 +60,7 @@ class Compare:
     seeds: str = "0:5"
     """0:5 is 0 … 4. A seed decides the secret set and every sample."""
     lr: tuple[float, ...] = (0.1, 0.03)
-    """Rates of AdamW to try; each curriculum's best is its row. All but --of curricula take the first."""
+    """Rates of AdamW to try; each curriculum's best is its row. All but --study curricula take the first."""
     steps: int = 500
     """Gradient steps of AdamW for each level of the tree."""
     batch: int = 500
@@ -86,10 +87,10 @@ class Compare:
     def __call__(self) -> int:
         """Make what is missing, show the rows."""
         seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
-        sizes = tuple(_size(text) for text in self.sizes) or _default_sizes(self.of)
-        if self.variants and self.of in ("curricula", "latency"):
+        sizes = tuple(_size(text) for text in self.sizes) or _default_sizes(self.study)
+        if self.variants and self.study in ("curricula", "latency"):
             raise InputError(
-                f"variants={', '.join(self.variants)}: --of {self.of} has none; ablations, gates and simplifications do"
+                f"variants={', '.join(self.variants)}: --study {self.study} has none; ablations, gates and simplifications do"
             )
 
         from internalize.commands.progress import ProgressDisplay
@@ -104,7 +105,7 @@ class Compare:
             lr=self.lr,
             steps=self.steps,
             batch=self.batch,
-            eval_every=(5 if self.of == "curricula" else 25) if self.eval_every is None else self.eval_every,
+            eval_every=(5 if self.study == "curricula" else 25) if self.eval_every is None else self.eval_every,
             eval_samples=self.eval_samples,
             variants=self.variants,
             gate_bias=self.gate_bias,
@@ -116,7 +117,7 @@ class Compare:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
         lines: list[str] = []
-        with ProgressDisplay(f"compare {self.of}") as progress:
+        with ProgressDisplay(f"compare {self.study}") as progress:
             folders = RunFolders(
                 out,
                 self.resume,
@@ -128,7 +129,7 @@ class Compare:
         if self.json:
             print_json({"rows": rows, "failed": failed, "out": str(out)})
         elif rows:
-            print_table([_shown(row) for row in rows], COLUMNS[self.of])
+            print_table([_shown(row) for row in rows], COLUMNS[self.study])
         for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in failed)):
             say(line)
         return 2 if failed else 0
@@ -137,7 +138,7 @@ class Compare:
         from internalize.parity.experiments.ablations import compare_variants
         from internalize.parity.experiments.curricula import compare, compare_latency
 
-        match self.of:
+        match self.study:
             case "curricula":
                 return compare(options, folders, lines.append)
             case "latency":
@@ -147,7 +148,7 @@ class Compare:
 
     def _draw(self, rows: list[dict[str, Any]], out: Path) -> list[str]:
         """Draw what has a figure, and return a line for each."""
-        if self.of not in ("latency", "gates"):
+        if self.study not in ("latency", "gates"):
             return []
         from internalize.report.figures.drawing import Drawing
         from internalize.report.figures.gates import draw_gates
@@ -156,10 +157,10 @@ class Compare:
         from internalize.storage.runs import Run
 
         drawings: dict[str, Drawing] = {}
-        if self.of == "latency":
+        if self.study == "latency":
             for n in dict.fromkeys(row["n"] for row in rows):
                 drawings[f"latency-n{n}"] = draw_latency([row for row in rows if row["n"] == n])
-        for row in rows if self.of == "gates" else ():
+        for row in rows if self.study == "gates" else ():
             name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
             drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
             drawings[drawing.name] = drawing
@@ -174,8 +175,8 @@ def _size(text: str) -> tuple[int, int]:
         raise InputError(f"sizes={text!r} is not a pair of numbers n,k like 30,16") from None
 
 
-def _default_sizes(of: Of) -> tuple[tuple[int, int], ...]:
-    return tuple((128, 2**level) for level in range(1, 7)) if of == "latency" else ((30, 16),)
+def _default_sizes(study: Study) -> tuple[tuple[int, int], ...]:
+    return tuple((128, 2**level) for level in range(1, 7)) if study == "latency" else ((30, 16),)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -35,14 +35,14 @@ class LmPlan:
       $ internalize lm plan --data multiply:digits=4 --removal delete
       $ internalize lm plan --data train.jsonl --model mistralai/Mistral-7B-v0.1 --batch 32 --methods icot log-icot
       $ internalize lm plan --data train.txt --advance epochs --stages-per-epoch 8 --batch 32 --removal delete --methods icot
-      $ internalize lm plan --data train.jsonl --model config.json --by steps --steps 20000 --json
+      $ internalize lm plan --data train.jsonl --model config.json --updates-from steps --steps 20000 --json
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
     """Which methods to plan; the same data, model and updates a stage for each. Default: icot, icot-steps, log-icot and, where
     stages end by accuracy, adaptive."""
-    by: Literal["stages", "steps"] = "stages"
+    updates_from: Literal["stages", "steps"] = "stages"
     """stages: every stage has its updates, the last one as many as the others, and --steps is what comes out. steps: --steps
     updates in all, and the last stage has what is left, as in `lm train`."""
     gpu_flops: float = 312e12
@@ -66,7 +66,7 @@ class LmPlan:
         quiet_transformers()
         gpu = Gpu(self.gpu_flops, self.utilisation)
         methods = self.methods or with_adaptive(("icot", "icot-steps", "log-icot"), self.options)
-        planned = plan(self.options, methods, seed=self.seed, by=self.by, gpu=gpu, say=say)
+        planned = plan(self.options, methods, seed=self.seed, by=self.updates_from, gpu=gpu, say=say)
         found = planned.to_json()
         if self.out is not None:
             with writing(self.out):

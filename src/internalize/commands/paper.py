@@ -23,7 +23,7 @@ class Paper:
     For example:
 
       $ internalize paper
-      $ internalize paper --out elsewhere --processes 8
+      $ internalize paper --out elsewhere --jobs 8
       $ internalize paper --full
     """
 
@@ -33,7 +33,7 @@ class Paper:
     """Also make what is else shown from stored results. Takes hours; finished runs are reused."""
     seed: int = 0
     """The first seed of what is made without --full; each experiment takes the following ones."""
-    processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Runs at a time, one thread each."""
     json: Flag[bool] = False
     """Print one JSON object on standard output."""
@@ -44,16 +44,16 @@ class Paper:
         from internalize.counter import check_seed
         from internalize.report.reproduce import reproduce
 
-        if self.processes < 1:
-            raise InputError(f"processes={self.processes} must be at least 1")
+        if self.jobs < 1:
+            raise InputError(f"jobs={self.jobs} must be at least 1")
         first_seed = check_seed(self.seed)
         if self.full:
-            _run_stored_commands(self.out / FULL, self.processes)
+            _run_stored_commands(self.out / FULL, self.jobs)
         with ProgressDisplay("paper") as progress:
             result = reproduce(
                 self.out,
                 first_seed=first_seed,
-                processes=self.processes,
+                processes=self.jobs,
                 report=progress.show,
                 say=say,
             )

@@ -17,10 +17,10 @@ class _Cells:
     their defaults."""
     seeds: str = "0:10"
     """0:50 is 0 … 49. Every setting is run with each."""
-    on: Literal["processes", "ray"] = "processes"
+    backend: Literal["processes", "ray"] = "processes"
     """Who computes: processes of this machine, or a Ray cluster (needs the extra `ray`)."""
     address: str | None = None
-    """For --on ray: of the cluster. Default: a cluster of this machine alone, that ends with the sweep."""
+    """For --backend ray: address of the cluster. Default: a cluster of this machine alone, that ends with the sweep."""
     jobs: int | None = None
     """Cells (of train: sets of ten) at once, on one thread each. Default: as many as there are cores, or CPUs of the cluster."""
     out: Path | None = None
@@ -46,7 +46,7 @@ class _Cells:
         from internalize.parity.experiments.sweep import sweep
 
         with ProgressDisplay(f"sweep {self.kind}") as progress:
-            runner = Runner(self.jobs, self.on, self.address, attempts=3, report=progress.show)
+            runner = Runner(self.jobs, self.backend, self.address, attempts=3, report=progress.show)
             out = self.out or default_out("sweep")
             if self.out is None:
                 say(f"keeping the cells in {out}")
@@ -58,7 +58,9 @@ class _Cells:
         else:
             print_table([found], tuple(found))
         if found["failed"]:
-            say(f"{found['failed']} cells were refused; `internalize sweep show {out} --by status reason` says why")
+            say(
+                f"{found['failed']} cells were refused; `internalize sweep show {out} --group-by status reason` says why"
+            )
         return 1 if found["failed"] else 0
 
     @property
@@ -106,18 +108,18 @@ class SweepShow:
 
     For example:
 
-      $ internalize sweep show runs/phase --by n samples
-      $ internalize sweep show runs/phase --by n samples --figure docs/figures
+      $ internalize sweep show runs/phase --group-by n samples
+      $ internalize sweep show runs/phase --group-by n samples --figure docs/figures
     """
 
     store: tyro.conf.Positional[Path]
     """Folder of the store."""
-    by: tuple[str, ...] = ()
+    group_by: tuple[str, ...] = ()
     """Columns. Default: the options with several values."""
     where: tuple[str, ...] = ()
     """Only the cells with these values, each as name=value."""
     figure: Path | None = None
-    """Also draw the phase diagram into this folder: the first of --by across, the second upwards, a panel for each value of a
+    """Also draw the phase diagram into this folder: the first of --group-by across, the second upwards, a panel for each value of a
     third."""
     json: Flag[bool] = False
     """Print one JSON object on standard output."""
@@ -127,7 +129,7 @@ class SweepShow:
         from internalize.parity.experiments.phase import keep_where, phase_of, read_cells, success_rates, varied
 
         cells = keep_where(read_cells(self.store), self.where)
-        by = self.by or tuple(varied(cells))
+        by = self.group_by or tuple(varied(cells))
         if self.figure is None:
             found: dict[str, Any] = {"by": list(by), "rows": success_rates(cells, by)}
         else:

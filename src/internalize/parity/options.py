@@ -4,7 +4,9 @@ line and, resolved, the run's ``config.json``. No torch here, so that ``--help``
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from internalize.counter import check_seed
 from internalize.curriculum import Curriculum, Method
@@ -180,8 +182,8 @@ class SolveOptions(StepOptions):
     """Precision of states and products. Sums over chunks are always in float64."""
     device: str = "cpu"
     """Where states and products are."""
-    update: Literal["needed", "all"] = "needed"
-    """Compute the gradients that can matter, or all."""
+    update: Annotated[Literal["needed", "all"], tyro.conf.arg(name="gradients")] = "needed"
+    """Which gradients to compute: those that can change a rounded weight, or all. On the command line --gradients."""
     preset: Literal["none", "paper"] = "none"
     """``paper``: K = ⌈n^{ε/16}⌉, B = ⌈n^{2+ε}⌉, grid 1 and the paper's rate, whatever is said above."""
     epsilon: float = 1.0

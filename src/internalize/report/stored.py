@@ -235,7 +235,7 @@ STORED: Final = (
         "Explicit chain of thought waits for its own steps, k − 1 of them; the internalised model answers in one pass of "
         "log2 k layers.",
         "compare.json",
-        "internalize compare --of latency --repeats 200",
+        "internalize compare --study latency --repeats 200",
         "2026-11-16",
         _latency,
     ),
@@ -245,7 +245,7 @@ STORED: Final = (
         "Gates do, and under Algorithm 1 rounding does; the level mask, the link and the rate may vary. The certificates that "
         "turn say which statement of the paper stops holding.",
         "compare.json",
-        "internalize compare --of ablations --seeds 0:20",
+        "internalize compare --study ablations --seeds 0:20",
         "2026-11-16",
         _ablations,
     ),
@@ -255,7 +255,7 @@ STORED: Final = (
         "The paper prescribes its gates and names learning them as the next step. With a small price on open gates they become the "
         "prescribed ones.",
         "compare.json",
-        "internalize compare --of gates --seeds 0:20",
+        "internalize compare --study gates --seeds 0:20",
         "2026-11-16",
         _gates,
     ),
@@ -265,7 +265,7 @@ STORED: Final = (
         "Values, residual streams and a network in place of the link can be learned along with the attention, each under its "
         "condition.",
         "compare.json",
-        "internalize compare --of simplifications --seeds 0:5",
+        "internalize compare --study simplifications --seeds 0:5",
         "2026-11-16",
         _simplifications,
     ),

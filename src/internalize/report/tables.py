@@ -125,7 +125,7 @@ WAYS: Final = {"node": "chain written node by node", "level": "chain written lev
 
 
 def latency_columns(rows: Sequence[Row]) -> tuple[Columns, list[Row]]:
-    """Of rows of `compare --of latency`: one line for each way to answer and batch, one column for each k."""
+    """Of rows of `compare --study latency`: one line for each way to answer and batch, one column for each k."""
     ks = sorted({row["k"] for row in rows})
     by = {(row["by"], row["batch"], row["k"]): row for row in rows}
     columns: dict[str, Callable[[Row], str]] = {

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, get_args
 from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
-from internalize.lm.evaluation.linear import add_linear_comparison, explicit_updates
+from internalize.lm.evaluation.linear_baseline import add_linear_comparison, explicit_updates
 from internalize.lm.evaluation.plan import expected_lengths, stage_begins
 from internalize.lm.evaluation.sharing import drop_first_stages, may_begin, share_first_stages
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive, with_method

@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
-from internalize.parity.algorithm1.forms import form_of, stages_of
 from internalize.parity.algorithm1.recovery import StageRecord
 from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
+from internalize.parity.algorithm1.weight_layouts import form_of, stages_of
 from internalize.parity.model.weights import Form, check_dtype, form_of_weights, read_weights, weight_shapes
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.tree import Levels, ParityTree

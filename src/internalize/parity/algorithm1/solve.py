@@ -6,7 +6,7 @@ r"""Algorithm 1: one quantised gradient step a stage, on fresh samples, streamed
 | B        | B        | fresh samples a stage: samples stage·B … of the seed's ``train`` stream   | Algorithm 1 |
 | rate     | η_t      | learning rate                                                             | Theorem 1   |
 | unit     | –        | the grid that weights are rounded to: 1, K, or 0 for no rounding          | section 2   |
-| W        | W^(l+1)  | the layers' weights in the form of the run (``forms.py``)                 | section 2.2 |
+| W        | W^(l+1)  | the layers' weights in the form of the run (``weight_layouts.py``)                 | section 2.2 |
 | step     | –        | (W − η∇̃L)/K before rounding: what a stage's figures are about             | –           |
 
 The step is on all layers. Layers above the stage's have gradient 0 exactly (their gates are shut). The stage's own
@@ -14,7 +14,7 @@ layer is 0, so all its columns see one z and its gradient is a single product, k
 gradient is not computed where ``freezing.py`` proves that rounding returns every one of its weights; where it does not,
 or with ``update="all"``, everything is computed by autograd.
 
-With another mask, other gates or another curriculum the same loop runs: see ``forms.py``. Without rounding (``grid="none"``) no
+With another mask, other gates or another curriculum the same loop runs: see ``weight_layouts.py``. Without rounding (``grid="none"``) no
 two children tie, so nothing is recovered *exactly*; whether the answers are right is another matter, and measured.
 
 Ties: a step exactly half-way between two multiples goes to the even one. With B finite this is no event to plan for. The
@@ -39,9 +39,9 @@ from torch import Tensor
 
 from internalize.counter import words
 from internalize.errors import InputError
-from internalize.parity.algorithm1.forms import FORMS, form_of, stages_of
 from internalize.parity.algorithm1.recovery import StageRecord, quantise, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
+from internalize.parity.algorithm1.weight_layouts import FORMS, form_of, stages_of
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import off_child_mass

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
-from internalize.parity.algorithm1.forms import form_of, stages_of
 from internalize.parity.algorithm1.solve import SolveState, setting_of, solve
+from internalize.parity.algorithm1.weight_layouts import form_of, stages_of
 from internalize.parity.model.gates import named_gates
 from internalize.parity.model.link import get_link
 from internalize.parity.model.mask import named_mask

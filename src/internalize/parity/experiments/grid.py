@@ -188,8 +188,8 @@ def _possible_training(options: TrainOptions) -> TrainOptions:
 
 
 def _possible_solving(options: SolveOptions, times: Multiple | None) -> SolveOptions:
-    from internalize.parity.algorithm1.forms import stages_of
     from internalize.parity.algorithm1.solve import setting_of
+    from internalize.parity.algorithm1.weight_layouts import stages_of
 
     setting = setting_of(options)
     stages_of(options)

@@ -22,7 +22,7 @@ def draw_latency(rows: Sequence[Json]) -> Drawing:
     """Latency against k, one panel a batch size, with the 95 % interval of each median.
 
     Args:
-        rows: of `compare --of latency`, all at one n.
+        rows: of `compare --study latency`, all at one n.
     """
     sizes = sorted({int(row["n"]) for row in rows})
     if len(sizes) != 1:
