@@ -170,7 +170,8 @@ def _options(of: type) -> Iterator[Option]:
             yield from _options(kind)  # pyright: ignore[reportArgumentType]
         elif not any("Suppress" in mark for mark in shown):
             positional = any("Positional" in mark for mark in shown)
-            yield Option(field.name, kind, positional)
+            name = next((mark.name for mark in marks if getattr(mark, "name", None)), field.name)
+            yield Option(name, kind, positional)
 
 
 def typical(option: Option) -> st.SearchStrategy[list[str]]:

@@ -14,8 +14,9 @@ layer is 0, so all its columns see one z and its gradient is a single product, k
 gradient is not computed where ``freezing.py`` proves that rounding returns every one of its weights; where it does not,
 or with ``update="all"``, everything is computed by autograd.
 
-With another mask, other gates or another curriculum the same loop runs: see ``weight_layouts.py``. Without rounding (``grid="none"``) no
-two children tie, so nothing is recovered *exactly*; whether the answers are right is another matter, and measured.
+With another mask, other gates or another curriculum the same loop runs: see ``weight_layouts.py``. Without rounding
+(``grid="none"``) no two children tie, so nothing is recovered *exactly*; whether the answers are right is
+measured separately.
 
 Ties: a step exactly half-way between two multiples goes to the even one. With B finite this is no event to plan for. The
 one expectation that lies there, the non-children's at n = 6 (−K/2), is harmless: they may go to 0 or to −K, both at
