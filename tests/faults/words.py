@@ -92,7 +92,7 @@ SPECIFIC: Final = {
     "grid": ("n=4", "n=", "=4", "n", "n=4,4", "seed=1", "k=n/0", "k=n/2", "samples=2x", "samples=-1x", "lr=nan", "n=1" + "0" * 30,
              "curriculum=none,icot", "link=mlp", "boundaries=1+2", "n=x"),
     "where": ("n=4", "n", "=", "kind=train", "nothing=1", "seed=0"),
-    "by": ("n", "seed", "status", "nothing", "reason"),
+    "group_by": ("n", "seed", "status", "nothing", "reason"),
     "columns": ("path", "n", "nothing"),
     "variants": ("mask=causal", "gates=ones", "nothing", "gates=learned mask=causal"),
     "sizes": ("4,2", "4", "4,3", "2,4", "a,b", "1" + "0" * 30 + ",2", "4,2,1"),
@@ -100,7 +100,7 @@ SPECIFIC: Final = {
     "device": ("cpu", "cuda", "cuda:7", "meta", "cpu:0", "mps"),
     "model": ("../made/lm", "../made/lm/model", "../made/lm/model/config.json", "nowhere", "data.txt", "../made/train"),
     "slot_token": ("1", "two words"),
-    "on": ("processes",),  # a cluster takes half a minute to begin
+    "backend": ("processes",),  # a cluster takes half a minute to begin
     "address": ("ray://nowhere:1",),
     "only": ("gating", "nothing", "solve_over_matmul", "answer"),
     "stage": ("all", "last", "1", "0", "9", "-1", "1.5"),
