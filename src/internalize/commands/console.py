@@ -33,18 +33,7 @@ def default_out(kind: str) -> Path:
 
 def print_text(text: str) -> None:
     """Text on standard output."""
-    try:
-        print(text, flush=True)  # noqa: T201
-    except BrokenPipeError:
-        raise  # a reader that has had enough is no error: `cli.run` ends quietly
-    except OSError as error:
-        quiet_stdout()
-        raise InputError(f"cannot write to standard output: {error.strerror}") from error
-
-
-def quiet_stdout() -> None:
-    """Let the interpreter flush into nothing when it exits, not once more into what has just failed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(text, flush=True)  # noqa: T201
 
 
 def print_json(value: Mapping[str, Any]) -> None:
