@@ -1,6 +1,7 @@
 """Lost streams and libraries that end the process: what becomes of the work and of the status."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,29 @@ def test_the_verdict_outlives_an_impatient_reader(tmp_path: Path) -> None:
 def test_only_we_decide_the_status(ending: str, status: int) -> None:
     code = f"import ctypes; from internalize.commands import cli; from internalize.commands.process import *; protect(); {ending}"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == status
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_threads_that_cannot_start_are_a_refusal(tmp_path: Path) -> None:
+    """A preloaded library refuses every thread after the third, as a limit on the number of processes would."""
+    (tmp_path / "few.c").write_text(FEW_THREADS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "few.so", "few.c", "-ldl"], cwd=tmp_path, check=True)
+    for command in ("certify --n 8 --k 4", "solve --n 8 --k 4", "train --n 8 --k 4 --steps 2"):
+        done = shell(f"export LD_PRELOAD=$PWD/few.so; internalize {command} --threads 16 --json --out run", tmp_path)
+        assert (done.returncode, done.stdout) == (WRONG, "")
+        assert done.stderr.count("\n") == 1
+        assert "threads=16: the machine lets this process start" in done.stderr
+
+
+FEW_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+static int started;
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *argument) {
+  static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  if (!real) real = dlsym(RTLD_NEXT, "pthread_create");
+  return ++started > 3 ? EAGAIN : real(thread, attr, run, argument);
+}
+"""

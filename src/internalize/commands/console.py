@@ -12,6 +12,7 @@ from typing import Any
 
 import tyro
 
+from internalize.commands.process import check_threads
 from internalize.counter import check_seed, parse_seeds
 from internalize.errors import InputError
 
@@ -64,9 +65,7 @@ def use_device(name: str, threads: int, dtype: str = "float32") -> str:
     """Make torch use that many threads, and return the device if it can be used here, in that precision."""
     import torch
 
-    if not 1 <= threads <= 1024:
-        raise InputError(f"threads={threads} is outside 1 … 1024")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(check_threads(threads))
     try:
         if torch.device(name).type not in ("cpu", "cuda", "mps"):
             raise InputError(f"device={name!r} is not cpu, cuda or mps")

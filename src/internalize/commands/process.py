@@ -10,10 +10,11 @@ import ctypes
 import io
 import os
 import sys
+import threading
 from collections.abc import Generator
 from typing import NoReturn
 
-from internalize.errors import MACHINE, NOT_WRITTEN
+from internalize.errors import MACHINE, NOT_WRITTEN, InputError
 
 
 class LossTolerantStream(io.TextIOWrapper):
@@ -77,6 +78,26 @@ def leave(status: int) -> NoReturn:
     sys.stderr.flush()
     _end_later_with(status)
     sys.exit(status)
+
+
+def check_threads(count: int) -> int:
+    """Return ``count`` if this process can start that many threads now. OpenMP would end the process, or crash, if it cannot."""
+    if not 1 <= count <= 1024:
+        raise InputError(f"threads={count} is outside 1 … 1024")
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        raise InputError(f"threads={count}: the machine lets this process start {len(started)} more threads") from None
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
+    return count
 
 
 def _end_later_with(status: int) -> None:
