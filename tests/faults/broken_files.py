@@ -30,10 +30,19 @@ class Reading:
     """A file, and a command that reads it."""
 
     what: str
+    argv: Sequence[str]
     file: str
     """Below `MADE`."""
-    kind: Kind
-    argv: Sequence[str]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the file."""
+        if self.what == "data":
+            return "data"
+        if self.file.endswith(("result.json", "rows.json")):
+            return "text"
+        kinds: dict[str, Kind] = {".json": "json", ".jsonl": "lines", ".parquet": "rows"}
+        return kinds.get(Path(self.file).suffix, "weights")
 
     @property
     def tolerant(self) -> bool:
@@ -42,95 +51,64 @@ class Reading:
 
 
 _CERTIFY: Final = ("certify", "--only", "gating", "--run")
-_SWEEP: Final = (*SWEEP, "--out", f"{MADE}/sweep", "--resume")
-_SHOW: Final = ("sweep", "show", f"{MADE}/sweep")
+_STORE: Final = "sweep/sweep.json sweep/cells/part-000000.parquet sweep/journal.jsonl"
 _COMPARE: Final = (*COMPARE, "--out", f"{MADE}/compare", "--resume")
 _COMPARED: Final = "compare/ablations/n4-k2/adamw/mask-causal/seed-0"
 _EVAL: Final = ("lm", "eval", "--examples", "3", "--data", "data.txt", "--model")
 _PROBE: Final = ("lm", "probe", "--examples", "64", "--data", "data.txt", f"{MADE}/lm")
-_TRAIN_ON: Final = words(LM, "new", "--steps", "1", "--stage-steps", "1")
-_PLAN: Final = (
-    "lm",
-    "plan",
-    "--methods",
-    "log-icot",
-    "--steps",
-    "1",
-    "--stage-steps",
-    "1",
-    "--batch",
-    "2",
-    "--data",
-    "data.txt",
-)
+_SHORT: Final = ("--steps", "1", "--stage-steps", "1")
+_TRAIN_ON: Final = words(LM, "new", *_SHORT)
+_PLAN: Final = ("lm", "plan", "--methods", "log-icot", *_SHORT, "--batch", "2", "--data", "data.txt")
 _LM_CHECKPOINT: Final = "lm-begun/checkpoint/checkpoint-3"
-_READ_BY: Final[dict[str, list[tuple[str, Kind, Sequence[str]]]]] = {
+_READ_BY: Final[dict[str, list[tuple[Sequence[str], str]]]] = {
     "run folders": [
-        ("train/config.json", "json", RESUME["train"]),
-        ("train/config.json", "json", (*_CERTIFY, f"{MADE}/train")),
-        ("train/result.json", "text", RESUME["train"]),
-        ("train/metrics.jsonl", "lines", RESUME["train"]),
-        ("train/weights.safetensors", "weights", RESUME["train"]),
-        ("train/weights.safetensors", "weights", (*_CERTIFY, f"{MADE}/train")),
-        ("train-begun/checkpoint/00000002.json", "json", RESUME["train-begun"]),
-        ("train-begun/checkpoint/00000002.safetensors", "weights", RESUME["train-begun"]),
-        ("train-begun/metrics.jsonl", "lines", RESUME["train-begun"]),
-        ("train-begun/config.json", "json", RESUME["train-begun"]),
-        ("solve/config.json", "json", RESUME["solve"]),
-        ("solve/config.json", "json", (*_CERTIFY, f"{MADE}/solve")),
-        ("solve/result.json", "text", RESUME["solve"]),
-        ("solve/weights.safetensors", "weights", RESUME["solve"]),
-        ("solve/weights.safetensors", "weights", (*_CERTIFY, f"{MADE}/solve")),
-        ("solve-begun/checkpoint/00000001.json", "json", RESUME["solve-begun"]),
-        ("solve-begun/checkpoint/00000001.safetensors", "weights", RESUME["solve-begun"]),
-        ("train/config.json", "json", ("runs", MADE)),
-        ("solve/result.json", "text", ("runs", MADE)),
+        (RESUME["train"], "train/config.json train/result.json train/metrics.jsonl train/weights.safetensors"),
+        ((*_CERTIFY, f"{MADE}/train"), "train/config.json train/weights.safetensors"),
+        (RESUME["train-begun"], "train-begun/config.json train-begun/metrics.jsonl"),
+        (RESUME["train-begun"], "train-begun/checkpoint/00000002.json train-begun/checkpoint/00000002.safetensors"),
+        (RESUME["solve"], "solve/config.json solve/result.json solve/weights.safetensors"),
+        ((*_CERTIFY, f"{MADE}/solve"), "solve/config.json solve/weights.safetensors"),
+        (RESUME["solve-begun"], "solve-begun/checkpoint/00000001.json solve-begun/checkpoint/00000001.safetensors"),
+        (("runs", MADE), "train/config.json solve/result.json"),
     ],
     "stores of sweeps": [
-        ("sweep/sweep.json", "json", _SHOW),
-        ("sweep/sweep.json", "json", _SWEEP),
-        ("sweep/cells/part-000000.parquet", "rows", _SHOW),
-        ("sweep/cells/part-000000.parquet", "rows", _SWEEP),
-        ("sweep/journal.jsonl", "lines", _SHOW),
-        ("sweep/journal.jsonl", "lines", _SWEEP),
+        (("sweep", "show", f"{MADE}/sweep"), _STORE),
+        ((*SWEEP, "--out", f"{MADE}/sweep", "--resume"), _STORE),
     ],
-    "comparisons": [
-        ("compare/rows.json", "text", _COMPARE),
-        (f"{_COMPARED}/weights.safetensors", "weights", _COMPARE),
-        (f"{_COMPARED}/result.json", "text", _COMPARE),
-    ],
+    "comparisons": [(_COMPARE, f"compare/rows.json {_COMPARED}/result.json {_COMPARED}/weights.safetensors")],
     "language models": [
-        ("lm/model/model.safetensors", "weights", (*_EVAL, f"{MADE}/lm")),
-        ("lm/model/model.safetensors", "weights", (*_TRAIN_ON, "--model", f"{MADE}/lm/model")),
-        ("foreign/model/model.safetensors", "weights", (*_TRAIN_ON, "--model", f"{MADE}/foreign/model")),
-        ("lm/model/config.json", "json", (*_EVAL, f"{MADE}/lm/model")),
-        ("lm/model/config.json", "json", (*_PLAN, "--model", f"{MADE}/lm/model")),
-        ("lm/model/config.json", "json", (*_TRAIN_ON, "--model", f"{MADE}/lm/model/config.json")),
-        ("lm/model/tokenizer.json", "json", (*_EVAL, f"{MADE}/lm/model")),
-        ("lm/model/tokenizer_config.json", "json", (*_EVAL, f"{MADE}/lm/model")),
-        ("lm/model/internalize.json", "json", (*_EVAL, f"{MADE}/lm")),
-        ("lm/stages/stage-1/model.safetensors", "weights", _PROBE),
-        ("lm/stages/stage-1/internalize.json", "json", _PROBE),
-        ("lm/config.json", "json", (*_EVAL, f"{MADE}/lm")),
-        ("lm/result.json", "text", RESUME["lm"]),
-        (f"{_LM_CHECKPOINT}/internalize.json", "json", RESUME["lm-begun"]),
-        (f"{_LM_CHECKPOINT}/model.safetensors", "weights", RESUME["lm-begun"]),
-        (f"{_LM_CHECKPOINT}/optimizer.pt", "weights", RESUME["lm-begun"]),
-        (f"{_LM_CHECKPOINT}/trainer_state.json", "json", RESUME["lm-begun"]),
-        ("lm-begun/metrics.jsonl", "lines", RESUME["lm-begun"]),
+        ((*_EVAL, f"{MADE}/lm"), "lm/config.json lm/model/internalize.json lm/model/model.safetensors"),
+        ((*_EVAL, f"{MADE}/lm/model"), "lm/model/config.json lm/model/tokenizer.json lm/model/tokenizer_config.json"),
+        ((*_TRAIN_ON, "--model", f"{MADE}/lm/model"), "lm/model/model.safetensors"),
+        ((*_TRAIN_ON, "--model", f"{MADE}/lm/model/config.json"), "lm/model/config.json"),
+        ((*_TRAIN_ON, "--model", f"{MADE}/foreign/model"), "foreign/model/model.safetensors"),
+        ((*_PLAN, "--model", f"{MADE}/lm/model"), "lm/model/config.json"),
+        (_PROBE, "lm/stages/stage-1/model.safetensors lm/stages/stage-1/internalize.json"),
+        (RESUME["lm"], "lm/result.json"),
+        (
+            RESUME["lm-begun"],
+            f"lm-begun/metrics.jsonl {_LM_CHECKPOINT}/internalize.json {_LM_CHECKPOINT}/model.safetensors",
+        ),
+        (RESUME["lm-begun"], f"{_LM_CHECKPOINT}/optimizer.pt {_LM_CHECKPOINT}/trainer_state.json"),
     ],
     "data": [
-        ("../cwd/data.txt", "data", ("lm", "data", "--check", "data.txt")),
-        ("../cwd/data.txt", "data", _TRAIN_ON),
-        ("../cwd/data.txt", "data", _PLAN),
-        ("../cwd/data.jsonl", "data", (*_TRAIN_ON, "--data", "data.jsonl")),
-        ("../cwd/data.jsonl", "data", (*_TRAIN_ON, "--validation", "data.jsonl")),
-        ("../cwd/data.jsonl", "data", (*_EVAL, f"{MADE}/lm", "--data", "data.jsonl")),
-        ("../cwd/data.jsonl", "data", (*_PROBE, "--data", "data.jsonl")),
+        (("lm", "data", "--check", "data.txt"), "../cwd/data.txt"),
+        (_TRAIN_ON, "../cwd/data.txt"),
+        (_PLAN, "../cwd/data.txt"),
+        ((*_TRAIN_ON, "--data", "data.jsonl"), "../cwd/data.jsonl"),
+        ((*_TRAIN_ON, "--validation", "data.jsonl"), "../cwd/data.jsonl"),
+        ((*_EVAL, f"{MADE}/lm", "--data", "data.jsonl"), "../cwd/data.jsonl"),
+        ((*_PROBE, "--data", "data.jsonl"), "../cwd/data.jsonl"),
     ],
-    "results of a page": [(path, "text", ()) for path in PAGE_RESULTS],  # no command that reads them is quick
+    "results of a page": [((), " ".join(PAGE_RESULTS))],  # no command that reads them is quick
 }
-READINGS: Final = [Reading(what, *own) for what, readings in _READ_BY.items() for own in readings]
+"""Commands, and the files they read, by row of the table."""
+READINGS: Final = [
+    Reading(what, argv, file)
+    for what, readings in _READ_BY.items()
+    for argv, files in readings
+    for file in files.split()
+]
 
 
 def damages_of(reading: Reading) -> dict[str, Damage]:

@@ -17,49 +17,40 @@ from internalize.commands import cli
 
 Name = tuple[str, ...]
 
-_TREE: Final = {"n": "4|5|8", "k": "2|4"}
-_LM: Final = {
-    "data": "parity:n=6,k=4|data.txt",
-    "layers": "1|2",
-    "width": "16",
-    "heads": "2",
-    "batch": "4",
-    "steps": "1|3",
-    "stage_steps": "1|2",
-    "eval_examples": "3",
-    "test_examples": "4",
-}
-_CELLS: Final = {"seeds": "0:2|1", "jobs": "1"}
-TINY: Final[Mapping[Name, Mapping[str, str]]] = {
-    ("train",): {**_TREE, "steps": "0|2", "batch": "1|3", "eval_every": "1|5", "eval_samples": "1|4"},
-    ("solve",): {**_TREE, "samples": "1|50", "test_samples": "1|9", "threads": "1"},
+_TREE: Final = "n=4|5|8 k=2|4"
+_LM: Final = (
+    "data=parity:n=6,k=4|data.txt layers=1|2 width=16 heads=2 batch=4 steps=1|3 stage_steps=1|2 "
+    "eval_examples=3 test_examples=4"
+)
+_SIZES: Final[Mapping[Name, str]] = {
+    ("train",): f"{_TREE} steps=0|2 batch=1|3 eval_every=1|5 eval_samples=1|4",
+    ("solve",): f"{_TREE} samples=1|50 test_samples=1|9 threads=1",
     ("predict",): _TREE,
-    ("certify",): {"n": "4|5", "k": "2|4", "only": "gating|frozen-gradient"},
-    ("compare",): {
-        "sizes": "4,2|5,4",
-        "seeds": "0|0:2",
-        "steps": "1",
-        "batch": "2",
-        "eval_samples": "3",
-        "repeats": "1|2",
-        "jobs": "1",
-        "lr": "0.1",
-    },
-    ("sweep", "solve"): {"grid": "n=4,5 k=2,4 samples=5 test_samples=3", **_CELLS},
-    ("sweep", "train"): {"grid": "n=4 k=2,4 steps=1 batch=2 eval_samples=2", **_CELLS},
-    ("sweep", "show"): {"store": "../made/sweep"},
-    ("bench",): {},
-    ("paper",): {},
-    ("runs",): {"root": "../made"},
-    ("lm", "data"): {"data": "parity:n=6,k=4|multiply:digits=2|hops:hops=2", "count": "1|3"},
+    ("certify",): "n=4|5 k=2|4 only=gating|frozen-gradient",
+    ("compare",): "sizes=4,2|5,4 seeds=0|0:2 steps=1 batch=2 eval_samples=3 repeats=1|2 jobs=1 lr=0.1",
+    ("sweep", "solve"): "grid=n=4,5+k=2,4+samples=5+test_samples=3 seeds=0:2|1 jobs=1",
+    ("sweep", "train"): "grid=n=4+k=2,4+steps=1+batch=2+eval_samples=2 seeds=0:2|1 jobs=1",
+    ("sweep", "show"): "store=../made/sweep",
+    ("bench",): "",
+    ("paper",): "",
+    ("runs",): "root=../made",
+    ("lm", "data"): "data=parity:n=6,k=4|multiply:digits=2|hops:hops=2 count=1|3",
     ("lm", "plan"): _LM,
     ("lm", "train"): _LM,
-    ("lm", "eval"): {"model": "../made/lm|../made/lm/model", "examples": "1|4", "data": "data.txt"},
-    ("lm", "probe"): {"run": "../made/lm", "examples": "64", "data": "data.txt"},
-    ("lm", "certify"): {"run": "../made/lm", "examples": "64", "only": "answer|child-mass"},
-    ("lm", "compare"): {**_LM, "methods": "log-icot", "budget": "steps", "seeds": "0", "jobs": "1"},
+    ("lm", "eval"): "model=../made/lm|../made/lm/model examples=1|4 data=data.txt",
+    ("lm", "probe"): "run=../made/lm examples=64 data=data.txt",
+    ("lm", "certify"): "run=../made/lm examples=64 only=answer|child-mass",
+    ("lm", "compare"): f"{_LM} methods=log-icot budget=steps seeds=0 jobs=1",
 }
-"""What a command is always given, one of the values between bars, so that it ends within a second."""
+"""Option=value|other value; + joins the words of one value."""
+TINY: Final[Mapping[Name, Mapping[str, Sequence[list[str]]]]] = {
+    name: {
+        option: [value.split("+") for value in values.split("|")]
+        for option, _, values in (word.partition("=") for word in sizes.split())
+    }
+    for name, sizes in _SIZES.items()
+}
+"""What a command is always given, one of the values of each option, so that it ends within a second."""
 DOOMED: Final[Mapping[Name, Sequence[str]]] = {("bench",): ("--repeats", "0"), ("paper",): ("--jobs", "0")}
 RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
@@ -216,15 +207,11 @@ def lines(draw: st.DrawFn) -> Line:
     if draw(st.integers(0, 9)) == 0:
         words = [word for option in options.values() for word in (option.word, *draw(absurd(option)))]
         words = draw(st.lists(st.sampled_from([*words, *path]), max_size=8))
-        tiny = [
-            word
-            for name, values in TINY[path].items()
-            for word in options[name].given(values.partition("|")[0].split())
-        ]
+        tiny = [word for name, values in TINY[path].items() for word in options[name].given(values[0])]
         return Line([*path, *words, *tiny, *DOOMED.get(path, ())])
     words: list[str] = []
     for name, values in TINY[path].items():
-        words += options[name].given(draw(st.sampled_from(values.split("|"))).split())
+        words += options[name].given(draw(st.sampled_from(values)))
     if "out" in options and draw(st.integers(0, 3)):
         words += ["--out", "out"]
     words += ["--json"] * draw(st.booleans())
