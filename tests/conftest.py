@@ -16,7 +16,6 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from internalize.storage.runs import Run  # noqa: E402
-from tests.tiny import tiny_runs  # noqa: E402
 
 settings.register_profile("internalize", deadline=None, derandomize=True)
 settings.load_profile("internalize")
@@ -32,6 +31,8 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Three seeds, trained once. Who changes something takes `tests.tiny.copies`."""
+    from tests.tiny import tiny_runs  # late: it imports what draws the page
+
     return tiny_runs(tmp_path_factory.mktemp("runs"))
 
 
