@@ -15,6 +15,8 @@ install_import_hook(
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from internalize.storage.runs import Run  # noqa: E402
+
 settings.register_profile("internalize", deadline=None, derandomize=True)
 settings.load_profile("internalize")
 torch.set_num_threads(1)  # for fixtures that are made before the one below
@@ -24,6 +26,14 @@ torch.set_num_threads(1)  # for fixtures that are made before the one below
 def one_thread() -> None:
     """Small tensors: two threads on a busy machine wait for each other. Commands that were tested may have asked for more."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Three seeds, trained once. Who changes something takes `tests.tiny.copies`."""
+    from tests.tiny import tiny_runs  # late: it imports what draws the page
+
+    return tiny_runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -38,11 +38,6 @@ from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, copies, rewrite_metrics, tiny_runs
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Run]:
-    return tiny_runs(tmp_path_factory.mktemp("runs"))
-
-
 def meshes(figure: Figure) -> list[QuadMesh]:
     return [found for axes in figure.axes for found in axes.collections if isinstance(found, QuadMesh)]
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from tests import mutants as broken
-from tests.faults import asking, load
-from tests.faults import numbers as tolerances
+from tests.faults import harness, large_sweep, number_edges
 from tools.install import TORCH
 from tools.results import stored
 
@@ -61,7 +60,7 @@ def chunk_mb() -> int:
 
 
 def faults_limits() -> Row:
-    return {"seconds": asking.LIMIT, "cells": load.LONG, **tolerances.APART}
+    return {"seconds": harness.LIMIT, "cells": large_sweep.CELLS, **number_edges.APART}
 
 
 def bench_sizes() -> Row:
