@@ -159,9 +159,8 @@ class Run:
         """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
         if self.exists:
             found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
-            for key in sorted(
-                {*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)
-            ):  # they explain the rest
+            # The kind and the seed first: they explain the rest.
+            for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)):
                 if (want := _as_json(wanted.get(key))) != found.get(key):
                     raise InputError(
                         f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
