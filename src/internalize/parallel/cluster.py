@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.parallel.pool import Ended, J, Job, JobTracker
+from internalize.parallel.pool import J, JobTracker, outcome
 
 _AHEAD: Final = 2
 """Tasks sent for each CPU, so that none waits for us."""
@@ -39,7 +39,7 @@ def run_on_ray(
     jobs = ends.jobs
     crashes: list[str] = []
     with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
-        do = ray.remote(num_cpus=1, max_retries=attempts - 1)(_do)
+        do = ray.remote(num_cpus=1, max_retries=attempts - 1)(outcome)
         waiting, running = deque(range(len(jobs))), dict[Any, int]()
         while (waiting or running) and not interrupt.requested:
             room = at_once or _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -57,14 +57,6 @@ def run_on_ray(
         raise Interrupted(how_to_continue)
     if crashes:
         raise RuntimeError(f"{'; '.join(crashes)}; {how_to_continue}")
-
-
-def _do(job: Job) -> Ended:
-    """A job in a worker of the cluster."""
-    try:
-        return Ended(handed=job.run(lambda done, text: None))
-    except InputError as error:
-        return Ended(str(error))
 
 
 def load_ray(address: str | None = None) -> Any:

@@ -109,9 +109,7 @@ def _one_by_one(ends: "JobTracker[J]", interrupt: Interruptible) -> None:
             ends.at(number, Place(done, text))
 
         try:
-            how = Ended(handed=job.run(seen))
-        except InputError as error:
-            how = Ended(str(error))
+            how = outcome(job, seen)
         except Interrupted:
             interrupt.requested = True
             return
@@ -181,6 +179,14 @@ class Ended:
 
     refusal: str | None = None
     handed: object = None
+
+
+def outcome(job: Job, report: ReportProgress = lambda done, text: None) -> Ended:
+    """Do a job, and say how it ended."""
+    try:
+        return Ended(handed=job.run(report))
+    except InputError as error:
+        return Ended(str(error))
 
 
 # The process that began them
@@ -312,9 +318,7 @@ def _work(pipe: Connection) -> None:
     message: Ready | Ended = Ready()
     while (job := _ask(pipe, message)) is not None:
         try:
-            message = Ended(handed=job.run(seen))
-        except InputError as error:
-            message = Ended(str(error))
+            message = outcome(job, seen)
         except Interrupted:
             return
 

@@ -69,24 +69,10 @@ _BEFORE: dict[str, Json] = {
 }
 """What a run of that kind had before there was an option for it, and its config.json does not say."""
 
-_OWN_FILES = frozenset(
-    (
-        "config.json",
-        "env.json",
-        "metrics.jsonl",
-        "weights.safetensors",
-        "model",
-        ".model.tmp",
-        "first-stage",
-        ".first-stage.tmp",
-        "stages",
-        "snapshots",
-        "checkpoint",
-        "answers.jsonl",
-        "result.json",
-        ".lock",
-    )
-)
+_OWN_FILES = {
+    *("config.json", "env.json", "metrics.jsonl", "answers.jsonl", "weights.safetensors", "result.json", ".lock"),
+    *("model", ".model.tmp", "first-stage", ".first-stage.tmp", "stages", "snapshots", "checkpoint"),
+}
 
 
 class Run:
