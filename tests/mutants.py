@@ -6,6 +6,7 @@ A mutant is the sound world (Algorithm 1 at n = 8, k = 4 and at n = 30, k = 16) 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -197,6 +198,7 @@ MUTANTS = (
 )
 
 
+@cache
 def sound_world(n: int, k: int) -> World:
     """Algorithm 1 with its defaults."""
     return World.of_solve(SolveOptions(n=n, k=k))
