@@ -24,7 +24,6 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
@@ -71,24 +70,10 @@ _BEFORE: dict[str, Json] = {
 }
 """What a run of that kind had before there was an option for it, and its config.json does not say."""
 
-_OWN_FILES = frozenset(
-    (
-        "config.json",
-        "env.json",
-        "metrics.jsonl",
-        "weights.safetensors",
-        "model",
-        ".model.tmp",
-        "first-stage",
-        ".first-stage.tmp",
-        "stages",
-        "snapshots",
-        "checkpoint",
-        "answers.jsonl",
-        "result.json",
-        ".lock",
-    )
-)
+_OWN_FILES = {
+    *("config.json", "env.json", "metrics.jsonl", "answers.jsonl", "weights.safetensors", "result.json", ".lock"),
+    *("model", ".model.tmp", "first-stage", ".first-stage.tmp", "stages", "snapshots", "checkpoint"),
+}
 
 
 class Run:
@@ -141,17 +126,28 @@ class Run:
             raise InputError(f"{self.path} is not finished: it has no result.json; continue it with --resume")
         return read_json(self.path / "result.json")
 
-    def locked(self) -> "_Lock":
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
         """Hold the folder against a second writer. The folder is made if it is missing."""
-        return _Lock(self.path)
+        lock = FileLock(self.path / ".lock", timeout=0)
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except Timeout:
+                message = f"{self.path} is in use by another process; wait for it or choose another --out"
+                raise InputError(message) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def check(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
         """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
         if self.exists:
             found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
-            for key in sorted(
-                {*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)
-            ):  # they explain the rest
+            # The kind and the seed first: they explain the rest.
+            for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)):
                 if (want := _as_json(wanted.get(key))) != found.get(key):
                     raise InputError(
                         f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
@@ -300,27 +296,6 @@ class Run:
         # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
         files = [path for path in (self.path / "checkpoint").glob("[0-9]*.*") if path.stem.isdecimal()]
         return sorted(files, key=lambda path: path.suffix != ".json")
-
-
-class _Lock:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = FileLock(path / ".lock", timeout=0)
-
-    def __enter__(self) -> None:
-        with writing(self._path):
-            self._path.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock.acquire()
-            except Timeout:
-                raise InputError(
-                    f"{self._path} is in use by another process; wait for it or choose another --out"
-                ) from None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
 
 @contextlib.contextmanager
