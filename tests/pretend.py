@@ -1,5 +1,6 @@
 """Jobs for the tests of workers.py that train nothing, so that they begin at once. No torch in here."""
 
+import ctypes
 import os
 import signal
 import time
@@ -7,7 +8,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from internalize.errors import InputError
+from internalize.errors import MACHINE, InputError
+from internalize.parallel.exit_status import end_with
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import ReportProgress
 
@@ -48,3 +50,14 @@ class Pretend:
 def cannot_begin(pipe: Connection) -> None:
     """A process that dies before it is ready."""
     os._exit(5)
+
+
+def killed_early(pipe: Connection) -> None:
+    """A process that is killed before it is ready."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ended_by_a_library(pipe: Connection) -> None:
+    """A process that a library ends, as OpenMP does."""
+    end_with(MACHINE)
+    ctypes.CDLL(None).exit(1)

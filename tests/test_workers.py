@@ -1,15 +1,18 @@
 """pool.py: jobs in processes and in ours; one that dies or is refused loses no other; asked to stop, all save."""
 
+import errno
 import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from internalize.errors import MachineError
 from internalize.parallel import pool as workers
 from internalize.parallel.interrupt import Interrupted
 from internalize.parallel.pool import JobTracker, run_all, torch_threads
@@ -58,16 +61,55 @@ def test_a_job_that_may_not_begin_yet_is_overtaken(tmp_path: Path):
     assert done(tmp_path) == ["job-4", "job-5", "job-6"]
 
 
-def test_crashes_lose_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(
-        RuntimeError, match=r"the process of here/job-1 ended with status -9; tracebacks are above, and again"
-    ):
-        run(tmp_path, [1, 7, 1, 8, 9])  # two die: nobody of the first two processes is left
+def test_a_killed_process_loses_no_other_job(tmp_path: Path):
+    """Two die as often as they are started: nobody of the first two processes is left, and the others are done."""
+    started: list[str] = []
+    jobs = [Pretend(number, tmp_path) for number in (1, 7, 1, 8, 9)]
+    tracker = JobTracker(jobs, lambda done, total, seen: started.append(seen), lambda job, reason: None)
+    killed = run_all(tracker, 2, "again", attempts=2)
+    assert [lost.job.number for lost in killed] == [1, 1]
+    assert killed[0].reason == "its process was killed by SIGKILL; the likely cause is too little memory"
+    assert sum("job-1  in " in seen for seen in started) == 4
     assert done(tmp_path) == ["job-7", "job-8", "job-9"]
-    monkeypatch.setattr(workers, "_work", pretend.cannot_begin)
-    with pytest.raises(RuntimeError, match="ended with status 5 before its first run"):
-        run(tmp_path / "two", [0, 5, 6])
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "message"),
+    [
+        (pretend.cannot_begin, RuntimeError, "a process ended with status 5 before its first run"),
+        (
+            pretend.killed_early,
+            MachineError,
+            "a process is gone: its process was killed by SIGKILL.* before its first run",
+        ),
+        (pretend.ended_by_a_library, MachineError, "a library ended its process; its message is above before"),
+    ],
+)
+def test_processes_that_do_not_begin(
+    work: Any, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workers, "_work", work)
+    with pytest.raises(error, match=message):
+        run(tmp_path, [0, 5, 6])
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMFILE])
+def test_processes_that_the_system_refuses(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The processes that could be started do all the work; without any, one line says why."""
+    whole, left = SpawnProcess.start, [1]
+
+    def start(process: SpawnProcess) -> None:
+        if not left:
+            raise OSError(number, os.strerror(number))
+        left.pop()
+        whole(process)
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    assert run(tmp_path / "one", [0, 5, 6]) == []
+    assert done(tmp_path / "one") == ["job-0", "job-5", "job-6"]
+    with pytest.raises(MachineError, match=f"cannot start a process: {os.strerror(number)}"):
+        run(tmp_path / "none", [0, 5, 6])
 
 
 @pytest.mark.parametrize("processes", [1, 2])

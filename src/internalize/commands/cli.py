@@ -32,7 +32,7 @@ from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
 from internalize.commands.sweep import Sweep
 from internalize.commands.train import Train
-from internalize.errors import BUG, INTERRUPTED, WRONG, InputError
+from internalize.errors import BUG, INTERRUPTED, MACHINE, WRONG, InputError, MachineError
 from internalize.parallel.interrupt import Interrupted
 
 _UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say(f"cannot use {os.fsdecode(error.filename)!r}: {error.strerror}")
         return WRONG
+    except MachineError as error:
+        say(str(error))
+        return MACHINE
     except Interrupted as how:
         say(f"interrupted, and saved up to here; {how}")
         return INTERRUPTED

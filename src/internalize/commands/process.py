@@ -6,7 +6,6 @@ verdict, so every end that is not ours has the status `MACHINE`. docs/contract.m
 """
 
 import contextlib
-import ctypes
 import io
 import os
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Generator
 from typing import NoReturn
 
 from internalize.errors import MACHINE, NOT_WRITTEN, InputError
+from internalize.parallel.exit_status import end_with
 
 
 class LossTolerantStream(io.TextIOWrapper):
@@ -64,7 +64,7 @@ def protect() -> None:
         )
         stream.lost = closed
         setattr(sys, name, stream)
-    _end_later_with(MACHINE)
+    end_with(MACHINE)
 
 
 def leave(status: int) -> NoReturn:
@@ -76,7 +76,7 @@ def leave(status: int) -> NoReturn:
         print(f"internalize: cannot write to standard output: {lost.strerror}", file=sys.stderr)  # noqa: T201
         status = NOT_WRITTEN
     sys.stderr.flush()
-    _end_later_with(status)
+    end_with(status)
     sys.exit(status)
 
 
@@ -98,9 +98,3 @@ def check_threads(count: int) -> int:
         for thread in started:
             thread.join()
     return count
-
-
-def _end_later_with(status: int) -> None:
-    """Let exit() of the C library end with ``status``, whoever calls it. The latest call of this function decides."""
-    libc = ctypes.CDLL(None)
-    libc.__cxa_atexit(ctypes.cast(libc._exit, ctypes.c_void_p), ctypes.c_void_p(status), None)

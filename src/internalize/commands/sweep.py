@@ -46,7 +46,7 @@ class _Cells:
         from internalize.parity.experiments.sweep import sweep
 
         with ProgressDisplay(f"sweep {self.kind}") as progress:
-            runner = Runner(self.jobs, self.backend, self.address, attempts=3, report=progress.show)
+            runner = Runner(self.jobs, self.backend, self.address, report=progress.show)
             out = self.out or default_out("sweep")
             if self.out is None:
                 say(f"keeping the cells in {out}")

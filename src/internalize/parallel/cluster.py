@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.parallel.pool import J, JobTracker, outcome
+from internalize.parallel.pool import J, JobTracker, Killed, outcome
 
 _AHEAD: Final = 2
 """Tasks sent for each CPU, so that none waits for us."""
@@ -23,8 +23,8 @@ _ANSWER_SECONDS: Final = 10.0
 
 def run_on_ray(
     ends: JobTracker[J], address: str | None, at_once: int | None, how_to_continue: str, *, attempts: int
-) -> None:
-    """Run the jobs of a tracker, each on one CPU of the cluster.
+) -> list[Killed[J]]:
+    """Run the jobs of a tracker, each on one CPU of the cluster, and return those whose workers died too often.
 
     Args:
         ends: the jobs, and who hears of them: of progress whenever one has ended.
@@ -38,6 +38,7 @@ def run_on_ray(
     """
     jobs = ends.jobs
     crashes: list[str] = []
+    killed: list[Killed[J]] = []
     with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
         do = ray.remote(num_cpus=1, max_retries=attempts - 1)(outcome)
         waiting, running = deque(range(len(jobs))), dict[Any, int]()
@@ -50,13 +51,21 @@ def run_on_ray(
                 number = running.pop(task)
                 try:
                     ends.ended(number, ray.get(task))
-                except ray.exceptions.RayError as error:  # a bug in the job, or its worker died once too often
+                except (
+                    ray.exceptions.WorkerCrashedError,
+                    ray.exceptions.OutOfMemoryError,
+                    ray.exceptions.NodeDiedError,
+                ) as error:
+                    killed.append(Killed(jobs[number], f"its worker died: {str(error).splitlines()[0]}"))
+                    ends.gone(number)
+                except ray.exceptions.RayError as error:  # a bug in the job
                     crashes.append(f"{jobs[number].name}: {error}")
                     ends.gone(number)
     if interrupt.requested:
         raise Interrupted(how_to_continue)
     if crashes:
         raise RuntimeError(f"{'; '.join(crashes)}; {how_to_continue}")
+    return killed
 
 
 def load_ray(address: str | None = None) -> Any:

@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, Protocol, TypeVar
 
-from internalize.errors import InputError
+from internalize.errors import MACHINE, InputError, MachineError
+from internalize.parallel.exit_status import end_with
 from internalize.parallel.interrupt import Interrupted, Interruptible
 
 ReportProgress = Callable[[int, str], None]
@@ -60,29 +61,37 @@ def run_all(
     *,
     attempts: int = 1,
     may_begin: MayBegin[J] = lambda job, running: True,
-) -> None:
-    """Run the jobs of a tracker, so many at once. One at a time needs no other process.
+) -> "list[Killed[J]]":
+    """Run the jobs of a tracker, `processes` at a time, and return those whose processes were killed.
+
+    One at a time needs no other process.
 
     Args:
         ends: the jobs, and who hears of them.
         processes: how many at once.
         how_to_continue: what the user is told after an interruption or a crash.
-        attempts: how often a job is begun whose process dies.
+        attempts: how often a job is started whose process is killed, by the system when memory runs out for instance.
         may_begin: whether a job may begin beside those being run; later jobs may overtake it. It must, if there are none.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+        MachineError: no process could be started.
     """
+    killed: list[Killed[J]] = []
     with Interruptible() as interrupt:
         if min(processes, len(ends.jobs)) > 1:
             crew = _ProcessPool(ends, attempts, interrupt, may_begin)
             crew.work(processes)
+            killed = crew.killed
+            if crew.killed_early and not interrupt.requested:
+                raise MachineError(f"{crew.killed_early} before its first run; {how_to_continue}")
             if crew.crashes and not interrupt.requested:
                 raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_continue}")
         else:
             _one_by_one(ends, interrupt)
     if interrupt.requested:
         raise Interrupted(how_to_continue)
+    return killed
 
 
 @contextlib.contextmanager
@@ -189,6 +198,22 @@ def outcome(job: Job, report: ReportProgress = lambda done, text: None) -> Ended
         return Ended(str(error))
 
 
+@dataclass(frozen=True)
+class Killed(Generic[J]):
+    """A job whose process was killed as often as it was started, and by what."""
+
+    job: J
+    reason: str
+
+
+def _how_killed(status: int) -> str:
+    if status == MACHINE:
+        return "a library ended its process; its message is above"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    cause = "; the likely cause is too little memory" if name == "SIGKILL" else ""
+    return f"its process was killed by {name}{cause}"
+
+
 # The process that began them
 
 
@@ -208,6 +233,8 @@ class _ProcessPool(Generic[J]):
         self.workers: dict[Connection, _Worker] = {}
         self.idle: list[Connection] = []
         self.crashes: list[str] = []
+        self.killed: list[Killed[J]] = []
+        self.killed_early = ""
 
     def work(self, processes: int) -> None:
         """Until every job has ended, or was asked to."""
@@ -232,11 +259,17 @@ class _ProcessPool(Generic[J]):
                 worker.process.kill()
 
     def _hire(self) -> None:
+        """Start one more process. If the system does not let us, the others do its work."""
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
-        with _deaf_to_ctrl_c():
-            process.start()
+        try:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            with _deaf_to_ctrl_c():
+                process.start()
+        except OSError as error:  # no more processes, open files or memory
+            if self.workers:
+                return
+            raise MachineError(f"cannot start a process: {error.strerror}; what is finished is kept") from error
         theirs.close()  # so that the end of the process is the end of the pipe
         self.workers[ours] = _Worker(process)
 
@@ -274,17 +307,25 @@ class _ProcessPool(Generic[J]):
         worker.process.join()
         if self.interrupt.requested or (worker.process.exitcode == 0 and worker.job is None):
             return
+        status = worker.process.exitcode or 0
+        by_machine = status < 0 or status == MACHINE
         if worker.job is None:  # it did not even begin, and neither would the next
             self.waiting.clear()
-            self.crashes.append(f"a process ended with status {worker.process.exitcode} before its first run")
+            if by_machine:
+                self.killed_early = f"a process is gone: {_how_killed(status)}"
+                return
+            self.crashes.append(f"a process ended with status {status} before its first run")
             return
         self.left[worker.job] -= 1
-        if self.left[worker.job]:
+        if by_machine and self.left[worker.job]:
             self.waiting.appendleft(worker.job)
         else:
-            status = worker.process.exitcode
-            how = f"ended with status {status}" if status else "was stopped by somebody else"
-            self.crashes.append(f"the process of {self.jobs[worker.job].name} {how}")
+            job = self.jobs[worker.job]
+            if by_machine:
+                self.killed.append(Killed(job, _how_killed(status)))
+            else:
+                how = f"ended with status {status}" if status else "was stopped by somebody else"
+                self.crashes.append(f"the process of {job.name} {how}")
             self.ends.gone(worker.job)
         if self.waiting:
             self._hire()
@@ -307,6 +348,16 @@ def _deaf_to_ctrl_c() -> Generator[None]:
 
 
 def _work(pipe: Connection) -> None:
+    end_with(MACHINE)  # should a library end this process
+    try:
+        _work_on_jobs(pipe)
+    except BaseException:
+        end_with(1)
+        raise
+    end_with(0)
+
+
+def _work_on_jobs(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def seen(done: int, text: str) -> None:

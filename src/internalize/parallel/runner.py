@@ -12,13 +12,13 @@ A sweep keeps its rows in `storage.sweep_store` instead and hands results to the
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from internalize.errors import InputError
+from internalize.errors import InputError, MachineError
 from internalize.parallel.cluster import load_ray, run_on_ray
-from internalize.parallel.pool import J, JobTracker, MayBegin, Report, ReportProgress, run_all
+from internalize.parallel.pool import J, JobTracker, Killed, MayBegin, Report, ReportProgress, run_all
 from internalize.storage.runs import Run
 
 Backend = Literal["processes", "ray"]
@@ -33,8 +33,8 @@ class Runner:
     backend: Backend = "processes"
     address: str | None = None
     """Address of the Ray cluster. Default: a cluster of this machine alone."""
-    attempts: int = 1
-    """How often a job is started whose process dies."""
+    attempts: int = 3
+    """How often a job is started whose process is killed."""
     report: Report = lambda done, total, seen: None
 
     def __post_init__(self) -> None:
@@ -54,8 +54,10 @@ class Runner:
         report: Report | None = None,
         may_begin: MayBegin[J] = lambda job, running: True,
         how_to_continue: str,
-    ) -> None:
-        """Run the jobs. `refused` and `finished` are called in this process, with each job that ends.
+    ) -> list[Killed[J]]:
+        """Run the jobs, and return those whose processes were killed too often.
+
+        `refused` and `finished` are called in this process, with each job that ends.
 
         `may_begin` is for processes of this machine only.
 
@@ -64,10 +66,9 @@ class Runner:
         """
         ends = JobTracker(jobs, report or self.report, refused, finished)
         if self.backend == "ray":
-            run_on_ray(ends, self.address, self.processes, how_to_continue, attempts=self.attempts)
-        else:
-            processes = self.processes or os.cpu_count() or 1
-            run_all(ends, processes, how_to_continue, attempts=self.attempts, may_begin=may_begin)
+            return run_on_ray(ends, self.address, self.processes, how_to_continue, attempts=self.attempts)
+        processes = self.processes or os.cpu_count() or 1
+        return run_all(ends, processes, how_to_continue, attempts=self.attempts, may_begin=may_begin)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ class RunFolders:
     resume: bool = False
     runner: Runner = Runner(1)
     on_refused: Callable[[str, str], None] | None = None
-    """Called with the name of a job that cannot be done, and why. Default: an InputError once the other jobs are done."""
+    """Called with the name of a job that cannot be done, and why. Default: an error once the other jobs are done."""
+    killed: list[str] = field(default_factory=list[str])
+    """Jobs whose processes were killed too often, each with the reason."""
 
     def __post_init__(self) -> None:
         if Run(self.out).exists:
@@ -157,12 +160,16 @@ class RunFolders:
             if self.on_refused is not None:
                 self.on_refused(job.name, reason)
 
-        self.runner.run(
+        for lost in self.runner.run(
             [job for job in jobs if not job.finished],
             refused=refused,
             finished=finished,
             may_begin=may_begin,
             how_to_continue=how_to_continue,
-        )
+        ):
+            self.killed.append(f"{lost.job.name}: {lost.reason}")
+            refused(lost.job, lost.reason)
+        if self.killed and self.on_refused is None:
+            raise MachineError(f"{'; '.join(self.killed)}; what is finished is kept, and {how_to_continue}")
         if refusals and self.on_refused is None:
             raise InputError("; ".join(dict.fromkeys(refusals)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from internalize.errors import InputError
+from internalize.errors import InputError, MachineError
 from internalize.parallel.runner import Runner
 from internalize.parity.experiments.grid import Options
 from internalize.parity.experiments.jobs import SEEDS_PER_BATCH, CellJob, cell_schema
@@ -64,13 +64,17 @@ def sweep(
             runner.report(before + done, total, f"{rate:.3g} cells/s  {seen.partition('  ')[2]}")
 
         if missing:
-            runner.run(
+            how_to_continue = f"the same command with --out {out} --resume goes on"
+            killed = runner.run(
                 _together(missing) if kind == "train" else missing,
                 report=show,
                 refused=lambda job, reason: store.add(job.refused(reason)),
                 finished=lambda job, rows: store.add(rows),
-                how_to_continue=f"the same command with --out {out} --resume goes on",
+                how_to_continue=how_to_continue,
             )
+            if killed:
+                lost = f"{len(killed)} jobs are not done ({killed[0].job.name}: {killed[0].reason})"
+                raise MachineError(f"{lost}; the others are in the store, and {how_to_continue}")
     found = store.frame()
     status = dict(zip(found["cell"], found["status"], strict=True))
     counts = [status.get(cell) for cell in wanted]
