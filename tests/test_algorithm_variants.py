@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from internalize import Curriculum, InputError
+from internalize import Curriculum
 from internalize.commands import cli
 from internalize.parity import (
     LiteralTransformer,
@@ -68,9 +68,8 @@ def test_without_a_chain_it_is_chance():
     assert result.steps == result.failed_stage == 1
     assert not result.exact_recovery
     assert abs(result.accuracy - 0.5) < 0.03
-    assert result.reason is not None
-    assert "Proposition 1" in result.reason
-    assert "the defaults (log-icot, level mask, paper gates, grid K" in result.reason
+    assert "Proposition 1" in (result.reason or "")
+    assert "the defaults (log-icot, level mask, paper gates, grid K" in (result.reason or "")
     assert solve(SolveOptions(n=16, k=2, curriculum="none")).solved  # k = 2: there is no chain to be without
 
 
@@ -116,10 +115,10 @@ def test_gradients_in_block_form_are_the_literal_models(mask: Mask, gates: Fixed
 
 
 def test_the_causal_mask_does_no_harm():
-    result = solve(SolveOptions(n=16, k=8, mask="causal"))
+    options = SolveOptions(n=16, k=8, mask="causal")
+    result = solve(options)
     assert result.solved
     assert result.max_error <= 1e-6
-    options = SolveOptions(n=16, k=8, mask="causal")
     model, W = BlockModel(ParityTree.draw(16, 8, 0), setting_of(options), options), list(result.weights)
     assert model.recovered(W, 0)
     W[0] = W[0].clone()
@@ -136,8 +135,7 @@ def test_other_gates_fail_and_say_why(gates: FixedGates, why: str):
         assert result.stages[0].recovered  # the first layer is not yet in any later one's way
         assert not result.exact_recovery
         assert result.accuracy < 0.7
-        assert result.reason is not None
-        assert why in result.reason
+        assert why in (result.reason or "")
     few = solve(SolveOptions(n=16, k=8, gates=gates, samples=50))
     assert few.failed_stage == 1
     assert "the noise of B=50 samples" in (few.reason or "")  # not the gates', so early
@@ -147,22 +145,11 @@ def test_without_rounding_nothing_is_exact():
     rounded, result = solve(SolveOptions(n=16, k=8)), solve(SolveOptions(n=16, k=8, grid="none"))
     assert result.samples_per_stage == rounded.samples_per_stage
     assert (result.exact_recovery, result.failed_stage) == (False, 1)
-    assert result.reason is not None
-    assert "grid=none rounds nothing" in result.reason
+    assert "grid=none rounds nothing" in (result.reason or "")
     kept: list[SolveState] = []
     solve(SolveOptions(n=16, k=4, grid="none"), on_stage=kept.append)
     assert torch.equal(kept[0].weights[0], kept[0].step)
     assert not torch.equal(kept[1].weights[0], kept[0].weights[0])  # nothing freezes a layer
-
-
-@pytest.mark.parametrize("changes", [{"curriculum": "cot"}, {"mask": "causal"}])
-def test_an_adversary_breaks_other_models_too(changes: dict):
-    options = SolveOptions(n=16, k=8, samples=20_000, test_samples=10, **changes)
-    norm = max(0.5 / rate for rate in setting_of(options).unit_rates)
-    aimed = replace(options, oracle="adversarial", oracle_error=norm)
-    assert not solve(aimed).exact_recovery
-    assert solve(replace(aimed, oracle_error=0.1 * norm)).exact_recovery
-    assert solve(replace(aimed, oracle="random", oracle_error=0.1 * norm)).exact_recovery
 
 
 def test_the_rate_of_explicit_cot_is_each_columns():
@@ -203,9 +190,3 @@ def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], 
     assert run.config["mask"] == options.mask
     assert run.config["gates"] == ("cot" if options.curriculum == "cot" else options.gates)
     assert solve_kept(options, run, resume=True).to_json() == again.to_json()
-
-
-@pytest.mark.parametrize("change", [{"mask": "causal"}, {"gates": "ones"}])
-def test_explicit_cot_has_its_own_mask_and_gates(change: dict):
-    with pytest.raises(InputError, match="the one-layer model of --curriculum cot has its own"):
-        SolveOptions(curriculum="cot", **change)

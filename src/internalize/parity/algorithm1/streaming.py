@@ -77,12 +77,7 @@ def gradient_at_zero(
     r"""Gradient of the layer above ``below`` at its start, W = 0, averaged over all processes' samples.
 
     \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all see one z.
-
-    Args:
-        samples: the batch.
-        below: the trained layers.
-        link: φ.
-        columns: of these nodes of the level only; by default of all.
+    With ``columns`` of these nodes of the level only.
     """
     tree, stage = samples.tree, len(below)
     columns = range(tree.levels.width(stage + 1)) if columns is None else columns

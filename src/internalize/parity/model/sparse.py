@@ -102,13 +102,7 @@ class SparseModel:
 
     @classmethod
     def of(cls, run: Run, by: By | None = None, like: Tensor | None = None) -> "SparseModel":
-        """The model of a finished run of `solve` or `train`, in the paper's form or as it writes its chain.
-
-        Args:
-            run: the run.
-            by: of a model that writes its chain, ``node`` (default) or ``level``.
-            like: as above.
-        """
+        """The model of a finished run of `solve` or `train`. One that writes its chain does so by ``node`` or by ``level``."""
         levels, link, writes_chain, W = read_model(run)
         by = by or ("node" if writes_chain else "direct")
         if (by == "direct") is writes_chain:

@@ -32,7 +32,7 @@ and \(E[S^p e^{iwS}] = (-i)^p \partial_w^p E[e^{iwS}]\), so it takes a few frequ
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Final, Literal, TypeVar
 
 import numpy as np
@@ -40,6 +40,7 @@ import torch
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import NDArray
 
+from internalize.environment import check_memory
 from internalize.parity.model.link import COSINE, Link
 from internalize.parity.task.tree import Levels
 
@@ -48,6 +49,8 @@ Reals = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 Powers = tuple[float, ...]
 """A polynomial's coefficients, lowest power first."""
+_LATTICES: Final = 12
+"""Complex numbers a place of the sum that the exact laws need at once, about."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,10 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
     return _assemble(levels, stage, link.c, np.cos(w) + 0j, 1j * np.sin(w), law, integrate)
 
 
+@cache
 def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
     """The exact moments of every stage's gradient."""
+    check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
     return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
 
 

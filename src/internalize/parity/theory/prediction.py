@@ -45,9 +45,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from internalize.environment import check_memory
 from internalize.errors import InputError
-from internalize.parity.model.link import get_link
+from internalize.parity.model.link import Link, get_link
 from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
 from internalize.parity.task.tree import Levels
 from internalize.parity.theory.freezing import default_amplitude
@@ -59,8 +58,6 @@ DEFAULT_FAILURE: Final = 1e-6
 """The failure probability that the default number of samples is chosen for."""
 _MANY: Final = 1e15
 """Stands for infinitely many samples."""
-_LATTICES: Final = 12
-"""Complex numbers a place of the sum that the exact laws need at once, about."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class Setting(StepOptions):
     @property
     def gradients(self) -> tuple[StageGradient, ...]:
         """The exact moments of every stage."""
-        return _population(self.n, self.k, self.link)
+        return population(self.levels, get_link(self.link))
 
     @property
     def unit_rates(self) -> tuple[float, ...]:
@@ -101,7 +98,7 @@ class Setting(StepOptions):
     @property
     def default_amplitude(self) -> float:
         """The least whole K that keeps the final error and the trained layers in bounds (``freezing.py``)."""
-        return _amplitude(self.n, self.k, self.link, self.rate, self.grid)
+        return _amplitude(self.levels, get_link(self.link), self.rate, self.grid)
 
     @property
     def parameters(self) -> int:
@@ -178,16 +175,9 @@ def unit_rate(gradient: StageGradient, rate: Rate) -> float:
 
 
 @cache
-def _population(n: int, k: int, link: str) -> tuple[StageGradient, ...]:
-    levels = Levels(n, k)
-    check_memory(16.0 * _LATTICES * levels.T, f"n={n}, k={k}")
-    return population(levels, get_link(link))
-
-
-@cache
-def _amplitude(n: int, k: int, link: str, rate: Rate, grid: Grid) -> float:
-    rates = [unit_rate(stage, rate) for stage in _population(n, k, link)]
-    return float(default_amplitude(Levels(n, k), get_link(link), rates, integer_grid=grid == "1"))
+def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid) -> float:
+    rates = [unit_rate(stage, rate) for stage in population(levels, link)]
+    return float(default_amplitude(levels, link, rates, integer_grid=grid == "1"))
 
 
 def _column_log_success(
