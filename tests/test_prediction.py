@@ -15,14 +15,8 @@ import torch
 
 from internalize import InputError
 from internalize.parity import COSINE, QUARTIC, Levels
-from internalize.parity.theory.freezing import (
-    curvature,
-    default_amplitude,
-    drifts,
-    frozen_gradient_bounds,
-    off_child_mass,
-    steepness,
-)
+from internalize.parity.options import Grid
+from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass, steepness
 from internalize.parity.theory.prediction import (
     Setting,
     _log_tie,
@@ -195,23 +189,20 @@ def test_constants_of_the_links():
     assert 16 / (3 * math.sqrt(3)) <= steepness(QUARTIC) < 3.09
 
 
-def test_default_amplitude_is_the_least():
+@pytest.mark.parametrize("grid", ["1", "K"])
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16), (256, 128)])
+def test_default_amplitude_is_the_least(n: int, k: int, grid: Grid):
     """One less breaks one of the two conditions, at several sizes and on both grids."""
-    for n, k in [(16, 8), (30, 16), (256, 128)]:
-        for grid in ("1", "K"):
-            setting, levels = Setting(n, k, grid=grid), Levels(n, k)
-            K = setting.default_amplitude
-            assert default_amplitude(levels, COSINE, setting.unit_rates, grid == "1") == K
+    setting, levels = Setting(n, k, grid=grid), Levels(n, k)
 
-            def holds(K: float, setting: Setting = setting, levels: Levels = levels) -> bool:
-                masses = [off_child_mass(end, K) for end in levels.level_end[:-1]]
-                half = 0.5 if setting.grid == "1" else K / 2
-                frozen = all(
-                    K * setting.unit_rates[stage] * bound < half
-                    for stage in range(1, levels.L)
-                    for bound in frozen_gradient_bounds(levels, COSINE, masses[:stage])
-                )
-                return frozen and drifts(COSINE, masses)[1] <= 1e-6
+    def holds(K: float) -> bool:
+        masses = [off_child_mass(end, K) for end in levels.level_end[:-1]]
+        frozen = all(
+            K * setting.unit_rates[stage] * bound < (0.5 if grid == "1" else K / 2)
+            for stage in range(1, levels.L)
+            for bound in frozen_gradient_bounds(levels, COSINE, masses[:stage])
+        )
+        return frozen and drifts(COSINE, masses)[1] <= 1e-6
 
-            assert holds(K)
-            assert not holds(K - 1)
+    assert holds(setting.default_amplitude)
+    assert not holds(setting.default_amplitude - 1)
