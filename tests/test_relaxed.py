@@ -70,7 +70,7 @@ def test_with_nothing_learned_it_is_the_level_form():
     block, sequence = relaxed(), sequences()
     level = LevelTransformer(8, 8, runs=(1,), dtype=torch.float64)
     set_weights(level, level_parts([W[0] for W in block.W], TREE.levels))
-    for stage in Training(TrainOptions(n=8, k=8, steps=1), [0]).stages:
+    for stage in Training(TrainOptions(n=8, k=8, steps=1, curriculum="icot"), [0]).stages:
         shown = stage_input(sequence, stage)
         hidden = inference_input(sequence[..., :8], TREE.T)
         expected = stage_loss(level(shown, stage.layers), sequence, stage)

@@ -27,8 +27,8 @@ TREES = [ParityTree.draw(10, 8, 1), ParityTree(9, (0, 1, 2, 3, 4, 5, 7, 8), (8, 
 def test_a_stage_is_the_curriculums(name: str, tree: ParityTree, method: Method):
     """Both ways to the gradient equal autograd of the printed loss on the padded input, at any weights and at W = 0."""
     link = get_link(name)
-    samples = Samples(tree, 3, 17, 300, dtype=torch.float64, chunk=77)
-    sequence = add_trace(tree, draw_bits(tree.n, 3, 17, 300, dtype=torch.float64))
+    samples = Samples(tree, 3, 1000, 300, dtype=torch.float64, chunk=77)
+    sequence = add_trace(tree, draw_bits(tree.n, 3, 1000, 300, dtype=torch.float64))
     for stage in parity_stages(tree.levels, Curriculum(method)):
         top, hidden = stage.layers - 1, stage.supervised[0] - tree.levels.nodes(stage.layers).start
         model = randomised(LevelTransformer(tree.n, tree.k, link, dtype=torch.float64))
