@@ -10,7 +10,7 @@ from internalize.parity import COSINE, CoTTransformer, LevelTransformer, ParityT
 from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.latency import measure_latency, models_of
-from internalize.parity.model.sparse import SparseModel
+from internalize.parity.model.sparse import WAYS, SparseModel
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.runs import Run
@@ -33,9 +33,9 @@ def test_every_way_is_its_dense_model(K: float, noise: float, link: str):
     cot = set_weights(CoTTransformer(20, 16, phi, dtype=torch.float64), C)
     with torch.no_grad():
         dense = {"direct": level.states(bits), "node": cot.generate(bits), "level": cot.generate(bits, "level")}
-    sparse = [SparseModel(TREE.levels, C if by != "direct" else W, phi, by, like) for by in dense]
-    assert [model.passes for model in sparse] == [1, 15, 4]
-    assert any(columns.dense is None for _, columns in sparse[0]._writes) is (noise < 0.5)
+    sparse = [SparseModel(TREE.levels, C if by != "direct" else W, phi, by, like) for by in WAYS]
+    assert [model.passes for model in sparse] == [15, 4, 1]
+    assert any(columns.dense is None for _, columns in sparse[-1]._writes) is (noise < 0.5)
     for model in sparse:
         assert noise or all(columns.dense is None for _, columns in model._writes)
         torch.testing.assert_close(model.states(bits.T).T, dense[model.by], rtol=0, atol=1e-13)
