@@ -1,8 +1,10 @@
-"""What hypothesis draws: small parity problems."""
+"""What tests draw: small parity problems by hypothesis, and random weights."""
 
+import torch
 from hypothesis import strategies as st
 
 from internalize.parity import ParityTree
+from internalize.parity.model.transformer import AnyModel
 
 
 @st.composite
@@ -16,3 +18,11 @@ def trees(draw: st.DrawFn, max_k: int = 8, spare: int = 4) -> ParityTree:
 
 
 seeds = st.integers(0, 2**63 - 1)
+
+
+def randomised(model: AnyModel, seed: int = 1) -> AnyModel:
+    """The model with random weights."""
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=2.0, generator=generator)
+    return model

@@ -5,22 +5,23 @@ import torch
 from torch import Tensor
 
 from internalize.parity import ParityTree
-from internalize.parity.algorithm1.recovery import quantise, recovered_columns, stage_record, worst_push
+from internalize.parity.algorithm1.recovery import (
+    quantise,
+    recovered_columns,
+    recovered_weights,
+    stage_record,
+    worst_push,
+)
 
 TREE = ParityTree(6, (0, 1, 2, 3))
 PAIRS = TREE.layer_children(0)
 
 
-def recovered(K: float) -> Tensor:
-    W = torch.zeros(6, 2, dtype=torch.float64)
-    for column, pair in enumerate(PAIRS):
-        W[list(pair), column] = K
-    return W
-
-
 def test_recovery_is_up_to_a_shift():
-    W = recovered(5.0)
+    W, last = recovered_weights(TREE, "level", 5.0)
     assert recovered_columns(W, PAIRS, 5.0).tolist() == [True, True]
+    assert recovered_columns(last, TREE.layer_children(1), 5.0).tolist() == [True]
+    assert W.unique().tolist() == last.unique().tolist() == [0.0, 5.0]
     W[:, 1] -= 7
     W[5, 1] -= 20
     assert recovered_columns(W, PAIRS, 5.0).tolist() == [True, True]
@@ -30,7 +31,7 @@ def test_recovery_is_up_to_a_shift():
 
 
 def test_a_key_out_of_sight_does_not_count():
-    W = recovered(5.0)
+    W = recovered_weights(TREE, "level", 5.0)[0]
     W[5, 0] = -torch.inf
     record = stage_record(1, W, PAIRS, 5.0, 5.0, idle=False)
     assert record.recovered
@@ -48,7 +49,7 @@ def test_quantiser():
 @pytest.mark.parametrize(("push", "place"), [(1.0, (4, 0)), (torch.tensor([1.0, 3.0]), (4, 1))])
 def test_the_adversary_pushes_where_it_breaks_most(push: float | Tensor, place: tuple[int, int]):
     """One entry, in its column's worst direction; with a larger reach in one column, there."""
-    W = recovered(5.0)
+    W = recovered_weights(TREE, "level", 5.0)[0]
     W[4] = torch.tensor([1.9, 1.0])
     moved = worst_push(W, PAIRS, 5.0, 5.0, push)
     assert moved.nonzero().tolist() == [list(place)]

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
-from internalize import Curriculum, InputError
+from internalize import Curriculum
 from internalize.commands import cli
 from internalize.parity import (
     LiteralTransformer,
@@ -23,20 +22,14 @@ from internalize.parity import (
 )
 from internalize.parity.algorithm1 import solve as algorithm_module
 from internalize.parity.algorithm1.checkpoints import solve_kept
-from internalize.parity.algorithm1.recovery import quantise, recovered_weights
-from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
-from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
+from internalize.parity.algorithm1.recovery import quantise
+from internalize.parity.algorithm1.solve import SolveState, samples_of, setting_of, solve
+from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
 from internalize.parity.algorithm1.weight_layouts import BlockModel, CotModel, stages_of
 from internalize.parity.model.weights import level_parts
 from internalize.parity.options import FixedGates, Mask, SolveOptions
-from internalize.parity.theory.freezing import off_child_mass, trained_gradient_bounds
 from internalize.storage.runs import Run
 from tests.tiny import stop_solving
-
-
-def equal(a: SolveResult, b: SolveResult) -> bool:
-    return all(torch.equal(v, w) for v, w in zip(a.weights, b.weights, strict=True))
-
 
 # ---------------------------------------------------------------- curricula
 
@@ -59,57 +52,6 @@ def test_the_first_stage_of_a_level_trains_it_and_the_others_are_idle():
     assert solve(SolveOptions(n=30, k=16)).idle_stages == 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        SolveOptions(n=16, k=8, curriculum="icot"),
-        SolveOptions(n=16, k=8, curriculum="icot", samples=450, seed=6),
-        SolveOptions(n=16, k=8, curriculum="icot", K=1.0, samples=2000),
-        SolveOptions(n=12, k=8, curriculum="icot", preset="paper"),
-    ],
-)
-def test_computing_idle_stages_changes_nothing(options: SolveOptions):
-    """What the bound proves idle is; failed stages and small K, where a level's later stages do move it, are computed."""
-    needed, everything = solve(options), solve(replace(options, update="all"))
-    assert equal(needed, everything)
-    assert needed.idle_stages == everything.idle_stages
-
-
-@pytest.mark.parametrize("K", [4.0, 7.0])
-def test_bound_of_the_trained_layers_gradient(K: float):
-    """The second claim against autograd on single samples: never exceeded, and for the layer that is read not far off."""
-    tree = ParityTree.draw(16, 16, seed=4)
-    W = recovered_weights(tree, "level", K)
-    masses = [off_child_mass(end, K) for end in tree.levels.level_end]
-    samples = [Samples(tree, 0, index, 1, dtype=torch.float64) for index in range(40)]
-    for top in range(tree.L):
-        bounds = trained_gradient_bounds(tree.levels, get_link("cosine"), masses[: top + 1])
-        alone = [all_gradients(sample, W, get_link("cosine"), top) for sample in samples]
-        for layer, bound in enumerate(bounds):
-            largest = max(float(gradients[layer].abs().max()) for gradients in alone)
-            assert 0 < largest <= bound
-            assert layer < top or bound < 1000 * largest or K < 7
-
-
-def test_hidden_nodes_of_a_level_have_no_gradient():
-    """The stages of icot in level form against autograd of the printed loss, at weights that are not recovered."""
-    tree, link = ParityTree.draw(10, 8, 1), get_link("cosine")
-    generator = torch.Generator().manual_seed(0)
-    options = SolveOptions(n=10, k=8, curriculum="icot", dtype="float64")
-    literal = LiteralTransformer(tree.levels)
-    W = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in _full(tree)]
-    sequence = add_trace(tree, draw_bits(10, 3, 0, 40, dtype=torch.float64))
-    for stage in stages_of(options)[1:6:2]:
-        leaves = [w.clone().requires_grad_() for w in W]
-        stage_loss(literal(leaves, stage_input(sequence, stage), stage.layers), sequence, stage).backward()
-        hidden = stage.supervised[0] - tree.levels.nodes(stage.layers).start
-        samples = Samples(tree, 3, 0, 40, dtype=torch.float64)
-        found = all_gradients(samples, level_parts(W, tree.levels), link, stage.layers - 1, hidden)
-        grads = [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in leaves]
-        for got, wanted in zip(found, level_parts(grads, tree.levels), strict=False):
-            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13)
-
-
 @pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16)])
 def test_explicit_cot_recovers_every_column_in_one_step(n: int, k: int):
     result = solve(SolveOptions(n=n, k=k, curriculum="cot"))
@@ -126,9 +68,8 @@ def test_without_a_chain_it_is_chance():
     assert result.steps == result.failed_stage == 1
     assert not result.exact_recovery
     assert abs(result.accuracy - 0.5) < 0.03
-    assert result.reason is not None
-    assert "Proposition 1" in result.reason
-    assert "the defaults (log-icot, level mask, paper gates, grid K" in result.reason
+    assert "Proposition 1" in (result.reason or "")
+    assert "the defaults (log-icot, level mask, paper gates, grid K" in (result.reason or "")
     assert solve(SolveOptions(n=16, k=2, curriculum="none")).solved  # k = 2: there is no chain to be without
 
 
@@ -142,19 +83,15 @@ def test_block_form_of_the_papers_model_is_the_fast_path(options: SolveOptions, 
     general = solve(options)
     assert general.weights[0].shape == (23, 23)
     tree = ParityTree.draw(16, 8, 0)
-    for level, full, part in zip(fast.weights, general.weights, level_parts(general.weights, tree.levels), strict=True):
-        torch.testing.assert_close(part, level, rtol=0, atol=0)
-        assert int(full.count_nonzero()) == int(part.count_nonzero())
+    parts = level_parts(general.weights, tree.levels)
+    torch.testing.assert_close(parts, list(fast.weights), rtol=0, atol=0)
+    assert [W.count_nonzero() for W in general.weights] == [W.count_nonzero() for W in parts]
     assert general.exact_recovery == fast.exact_recovery
     assert general.idle_stages == fast.idle_stages
     for one, other in zip(general.stages, fast.stages, strict=True):
         assert one.recovered == other.recovered
         if not one.idle:
             assert one.margin == pytest.approx(other.margin, abs=1e-5)
-
-
-def _full(tree: ParityTree) -> list[Tensor]:
-    return [torch.zeros(tree.T, tree.T, dtype=torch.float64) for _ in range(tree.L)]
 
 
 @pytest.mark.parametrize(("mask", "gates"), [("causal", "paper"), ("level", "ones"), ("causal", "cot")])
@@ -178,10 +115,10 @@ def test_gradients_in_block_form_are_the_literal_models(mask: Mask, gates: Fixed
 
 
 def test_the_causal_mask_does_no_harm():
-    result = solve(SolveOptions(n=16, k=8, mask="causal"))
+    options = SolveOptions(n=16, k=8, mask="causal")
+    result = solve(options)
     assert result.solved
     assert result.max_error <= 1e-6
-    options = SolveOptions(n=16, k=8, mask="causal")
     model, W = BlockModel(ParityTree.draw(16, 8, 0), setting_of(options), options), list(result.weights)
     assert model.recovered(W, 0)
     W[0] = W[0].clone()
@@ -198,8 +135,7 @@ def test_other_gates_fail_and_say_why(gates: FixedGates, why: str):
         assert result.stages[0].recovered  # the first layer is not yet in any later one's way
         assert not result.exact_recovery
         assert result.accuracy < 0.7
-        assert result.reason is not None
-        assert why in result.reason
+        assert why in (result.reason or "")
     few = solve(SolveOptions(n=16, k=8, gates=gates, samples=50))
     assert few.failed_stage == 1
     assert "the noise of B=50 samples" in (few.reason or "")  # not the gates', so early
@@ -209,22 +145,11 @@ def test_without_rounding_nothing_is_exact():
     rounded, result = solve(SolveOptions(n=16, k=8)), solve(SolveOptions(n=16, k=8, grid="none"))
     assert result.samples_per_stage == rounded.samples_per_stage
     assert (result.exact_recovery, result.failed_stage) == (False, 1)
-    assert result.reason is not None
-    assert "grid=none rounds nothing" in result.reason
+    assert "grid=none rounds nothing" in (result.reason or "")
     kept: list[SolveState] = []
     solve(SolveOptions(n=16, k=4, grid="none"), on_stage=kept.append)
     assert torch.equal(kept[0].weights[0], kept[0].step)
     assert not torch.equal(kept[1].weights[0], kept[0].weights[0])  # nothing freezes a layer
-
-
-@pytest.mark.parametrize("changes", [{"curriculum": "cot"}, {"mask": "causal"}])
-def test_an_adversary_breaks_other_models_too(changes: dict):
-    options = SolveOptions(n=16, k=8, samples=20_000, test_samples=10, **changes)
-    norm = max(0.5 / rate for rate in setting_of(options).unit_rates)
-    aimed = replace(options, oracle="adversarial", oracle_error=norm)
-    assert not solve(aimed).exact_recovery
-    assert solve(replace(aimed, oracle_error=0.1 * norm)).exact_recovery
-    assert solve(replace(aimed, oracle="random", oracle_error=0.1 * norm)).exact_recovery
 
 
 def test_the_rate_of_explicit_cot_is_each_columns():
@@ -256,7 +181,7 @@ def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], 
         solve_kept(options, run, on_stage=stop_solving(stop), snapshots=True)
     assert run.checkpoint_steps() == {stop}
     again, alone = solve_kept(options, run, resume=True, snapshots=True), solve(options)
-    assert equal(again, alone)
+    torch.testing.assert_close(again.weights, alone.weights, rtol=0, atol=0)
     assert again.stages == alone.stages
     assert again.idle_stages == alone.idle_stages
     assert sorted(run.weights()) == names
@@ -265,9 +190,3 @@ def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], 
     assert run.config["mask"] == options.mask
     assert run.config["gates"] == ("cot" if options.curriculum == "cot" else options.gates)
     assert solve_kept(options, run, resume=True).to_json() == again.to_json()
-
-
-@pytest.mark.parametrize("change", [{"mask": "causal"}, {"gates": "ones"}])
-def test_explicit_cot_has_its_own_mask_and_gates(change: dict):
-    with pytest.raises(InputError, match="the one-layer model of --curriculum cot has its own"):
-        SolveOptions(curriculum="cot", **change)

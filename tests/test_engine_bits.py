@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from internalize.parity import ParityTree, add_trace, draw_bits
 from internalize.parity.task import native
-from internalize.parity.task.bitmatrix import differing, ones, transposed, use_native, write_nodes
-from internalize.parity.task.data import packed_words
+from internalize.parity.task.bitmatrix import differing, transposed, use_native
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 forms = pytest.mark.parametrize("native_form", [False, pytest.param(True, marks=needs_compiler)])
@@ -54,17 +52,6 @@ def test_differing_counts_bits_by_segment(rows: int, columns: int, native_form: 
         bits = (unpacked(keys)[j] != unpacked(targets)[m]).reshape(9, 64).sum(axis=1)
         wanted[j, m] += bits[:2].sum() - 100 * bits[2] + 0.5 * bits[3:].sum()
     np.testing.assert_array_equal(total, wanted)
-
-
-def test_nodes_are_the_traces():
-    """Exclusive ors of rows are the products that the trace has, and ones are its −1s."""
-    tree = ParityTree.draw(70, 16, 5)
-    rows = packed_words(70, 1, 10, 64)
-    states = transposed(rows, np.arange(64), room=tree.T, native=False)
-    write_nodes(tree, states, tree.L)
-    sequence = add_trace(tree, draw_bits(70, 1, 10, 64))
-    np.testing.assert_array_equal(1 - 2.0 * unpacked(states[: tree.T]), sequence.T.numpy())
-    np.testing.assert_array_equal(ones(rows), (sequence[:, :70] < 0).sum(dim=1).numpy())
 
 
 @needs_compiler

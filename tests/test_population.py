@@ -23,6 +23,7 @@ from internalize.parity import (
     stage_loss,
 )
 from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.model.transformer import set_weights
 from internalize.parity.theory.population import KeyClass, cosine_gradient, key_classes, population, stage_gradient
 
 LINKS = [COSINE, QUARTIC]
@@ -59,9 +60,8 @@ def one_sample_gradients(tree: ParityTree, stage: int, link: Link, bits: Tensor)
     states are the true values; each sample is a run of its own.
     """
     model = LevelTransformer(tree.n, tree.k, link, runs=(len(bits),), dtype=torch.float64)
-    with torch.no_grad():
-        for W, w in zip(model.W, recovered_weights(tree, "level", 1000.0)[:stage], strict=False):
-            W.copy_(w.expand_as(W))
+    recovered = recovered_weights(tree, "level", 1000.0)
+    set_weights(model, [w if layer < stage else 0 * w for layer, w in enumerate(recovered)])
     sequence = add_trace(tree, bits).unsqueeze(1)
     what = parity_stages(tree.levels, Curriculum("log-icot"))[stage]
     output = model(stage_input(sequence, what), layers=what.layers)
@@ -80,18 +80,15 @@ def test_every_input_of_a_small_problem(n: int, k: int, link: Link):
     bits = all_inputs(n)
     for stage, exact in enumerate(population(tree.levels, link)):
         gradients = one_sample_gradients(tree, stage, link, bits)
-        mean, variance = gradients.mean(0), gradients.var(0, correction=0)
-        third = (gradients - mean).pow(3).mean(0)
+        mean = gradients.mean(0)
+        moments = torch.stack([mean, gradients.var(0, correction=0), (gradients - mean).pow(3).mean(0)])
         found = 0
-        moments = zip(exact.classes, exact.mean, exact.variance, exact.third, strict=True)
-        for key, key_mean, key_variance, key_third in moments:
+        for key, *wanted in zip(exact.classes, exact.mean, exact.variance, exact.third, strict=True):
             entries = members(tree, stage, key)
             assert len(entries) == key.count * exact.nodes
             found += len(entries)
-            for entry in entries:
-                assert abs(float(mean[entry]) - key_mean) < 1e-12
-                assert abs(float(variance[entry]) - key_variance) < 1e-12
-                assert abs(float(third[entry]) - key_third) < 1e-12
+            for j, column in entries:
+                np.testing.assert_allclose(moments[:, j, column], wanted, rtol=0, atol=1e-12)
         assert found == mean.numel()
         left, right = tree.layer_children(stage)[0]
         a, b = gradients[:, left, 0], gradients[:, right, 0]
@@ -118,11 +115,8 @@ def test_two_derivations(n: int, k: int):
     levels = Levels(n, k)
     for stage in range(levels.L):
         lattice, closed = stage_gradient(levels, stage, COSINE), cosine_gradient(levels, stage)
-        np.testing.assert_allclose(lattice.mean, closed.mean, rtol=0, atol=1e-15)
-        np.testing.assert_allclose(lattice.variance, closed.variance, rtol=0, atol=1e-15)
-        np.testing.assert_allclose(lattice.third, closed.third, rtol=0, atol=1e-15)
-        np.testing.assert_allclose(lattice.shared, closed.shared, rtol=0, atol=1e-15)
-        assert abs(lattice.sibling - closed.sibling) < 1e-15
+        for name in ("mean", "variance", "third", "shared", "sibling"):
+            np.testing.assert_allclose(getattr(lattice, name), getattr(closed, name), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
@@ -151,11 +145,8 @@ def test_stage_one_by_hand():
     """The first stage of the cosine link from binomial sums alone, as derived on paper."""
     for n in (3, 8, 30, 1024):
         sigma, gamma = math.sin(math.pi / n), math.cos(math.pi / n)
-        signal = (
-            n
-            / math.pi
-            * (sigma * gamma ** (n - 1) - (2 * sigma * gamma ** (n - 1) - (n - 2) * sigma**3 * gamma ** (n - 3)) / n)
-        )
+        child, others = sigma * gamma ** (n - 1), (n - 2) * sigma**3 * gamma ** (n - 3)
+        signal = n / math.pi * (child - (2 * child - others) / n)
         assert stage_gradient(Levels(n, 2), 0).signal == pytest.approx(signal, abs=1e-10)
 
 

@@ -27,9 +27,11 @@ from internalize.parity.adamw.train import check_finished, train
 from internalize.parity.model.loss import supervised_level_loss
 from internalize.parity.model.metrics import gate_distance, infer, measure
 from internalize.parity.model.relaxed import RelaxedTransformer
+from internalize.parity.model.transformer import set_weights
+from internalize.parity.model.weights import full_weights, level_parts
 from internalize.parity.options import ParityModelOptions, TrainOptions
 from internalize.storage.runs import Run
-from tests.tiny import rewrite_result, stop_training
+from tests.tiny import stop_training
 
 TREE = ParityTree.draw(8, 8, 3)
 LEARNED: dict[str, dict[str, Any]] = {
@@ -51,18 +53,12 @@ ABLATED: dict[str, dict[str, Any]] = {
 
 
 def relaxed(seeds: tuple[int, ...] = (0,), **parts: Any) -> RelaxedTransformer:
-    return RelaxedTransformer(ParityModelOptions(n=8, k=8, **parts), seeds, torch.float64)
-
-
-def randomise(model: RelaxedTransformer | LevelTransformer, seed: int = 1) -> None:
-    """Attention without structure, the same for both forms where both have it."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for layer, W in enumerate(model.W):
-            full = torch.randn(TREE.T, TREE.T, generator=generator, dtype=torch.float64)
-            nodes = TREE.levels.nodes(layer + 1)
-            level = full[: TREE.levels.level_end[layer], nodes.start : nodes.stop]
-            W.copy_(full if isinstance(model, RelaxedTransformer) else level)
+    """A model with attention without structure, the same in every run and for all parts."""
+    model = RelaxedTransformer(ParityModelOptions(n=8, k=8, **parts), seeds, torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    for W in model.W:
+        W.data.copy_(torch.randn(TREE.T, TREE.T, generator=generator, dtype=torch.float64))
+    return model
 
 
 def sequences(count: int = 20) -> Tensor:
@@ -71,11 +67,10 @@ def sequences(count: int = 20) -> Tensor:
 
 def test_with_nothing_learned_it_is_the_level_form():
     """Values and gradients, at every stage, of the loss with shown and with hidden tokens."""
-    level, block = LevelTransformer(8, 8, runs=(1,), dtype=torch.float64), relaxed()
-    randomise(level)
-    randomise(block)
-    sequence = sequences()
-    for stage in Training(TrainOptions(n=8, k=8, steps=1), [0]).stages:
+    block, sequence = relaxed(), sequences()
+    level = LevelTransformer(8, 8, runs=(1,), dtype=torch.float64)
+    set_weights(level, level_parts([W[0] for W in block.W], TREE.levels))
+    for stage in Training(TrainOptions(n=8, k=8, steps=1, curriculum="icot"), [0]).stages:
         shown = stage_input(sequence, stage)
         hidden = inference_input(sequence[..., :8], TREE.T)
         expected = stage_loss(level(shown, stage.layers), sequence, stage)
@@ -85,19 +80,15 @@ def test_with_nothing_learned_it_is_the_level_form():
             supervised_level_loss(block(hidden, stage.layers), sequence, stage, TREE.levels),
         ):
             torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
-            found = torch.autograd.grad(loss, list(block.W)[: stage.layers])
-            for layer, (one, other) in enumerate(zip(found, gradients, strict=True)):
-                nodes = TREE.levels.nodes(layer + 1)
-                cut = one[..., : TREE.levels.level_end[layer], nodes.start : nodes.stop]
-                torch.testing.assert_close(cut, other, rtol=0, atol=1e-12)
-                assert float(one.abs().sum()) == pytest.approx(float(cut.abs().sum()), abs=1e-12)
+            found = [W[0] for W in torch.autograd.grad(loss, list(block.W)[: stage.layers])]
+            # Also where the level form has no weights: there the gradient is 0.
+            wanted = full_weights([W[0] for W in gradients], TREE.levels)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("parts", [{"gates": "learned"}, {"gates": "input"}])
 def test_gates_learned_to_the_prescribed_ones_are_the_prescribed_ones(parts: dict[str, Any]):
     model, prescribed = relaxed(**parts), relaxed()
-    for one in (model, prescribed):
-        randomise(one)
     wanted = paper_gates(TREE.levels)
     with torch.no_grad():
         for layer in range(3):
@@ -124,11 +115,8 @@ def test_gate_distance_by_hand():
 def test_input_gates_and_values_by_hand():
     """One layer at k = 2, written out."""
     model = RelaxedTransformer(ParityModelOptions(n=3, k=2, gates="input", value="learned"), [0], torch.float64)
-    weights = model.named_weights()
-    numbers = {"gate1": 0.3, "gate_state1": -0.7, "gate_update1": 0.9, "value1": 1.3}
-    with torch.no_grad():
-        for name, number in numbers.items():
-            weights[name].fill_(number)
+    for name, number in {"gate1": 0.3, "gate_state1": -0.7, "gate_update1": 0.9, "value1": 1.3}.items():
+        torch.nn.init.constant_(model.named_weights()[name], number)
     D = torch.tensor([[[1.0, -1.0, 1.0, 0.5]]], dtype=torch.float64)
     y = float(-torch.cos(torch.tensor(torch.pi * 1.3 / 3)))
     g = 1 / (1 + float(torch.exp(torch.tensor(-(0.3 - 0.7 * 0.5 + 0.9 * y)))))
@@ -138,20 +126,15 @@ def test_input_gates_and_values_by_hand():
 def test_a_residual_stream_is_the_shift_where_tokens_are_hidden():
     """What is written once on top of 0 is overwritten. With tokens shown it is added to them."""
     residual, shift = relaxed(output="residual"), relaxed()
-    for model in (residual, shift):
-        randomise(model)
     hidden = inference_input(sequences()[..., :8], TREE.T)
     torch.testing.assert_close(residual(hidden), shift(hidden))
     assert float((residual(sequences()) - shift(sequences())).detach().abs().max()) > 0.1
-    streams = relaxed(output="streams")
-    randomise(streams)
-    torch.testing.assert_close(streams(hidden), shift(hidden))  # four equal streams, averaged
+    torch.testing.assert_close(relaxed(output="streams")(hidden), shift(hidden))  # four equal streams, averaged
 
 
 def test_streams_by_hand():
     """Two layers of two of the four streams, written out as a loop."""
     model = relaxed(output="streams")
-    randomise(model)
     generator = torch.Generator().manual_seed(9)
     weights = model.named_weights()
     with torch.no_grad():
@@ -171,13 +154,11 @@ def test_streams_by_hand():
 def test_block_form_is_read_level_by_level():
     """infer() takes each level after its own layer: with open gates later layers overwrite it."""
     model = relaxed(gates="ones")
-    randomise(model)
     bits = sequences()[..., :8]
     by_layer = BlockTransformer.readouts(model, inference_input(bits, TREE.T))
     found = infer(model, bits)
-    for level in range(4):
-        nodes = TREE.levels.nodes(level)
-        assert torch.equal(found[..., nodes.start : nodes.stop], by_layer[level][..., nodes.start : nodes.stop])
+    for level, nodes in enumerate(map(TREE.levels.span, range(4))):
+        assert torch.equal(found[..., nodes], by_layer[level][..., nodes])
     assert not torch.equal(found[..., 8:12], by_layer[-1][..., 8:12])
     assert "gate_distance" not in measure(model.requires_grad_(False), [TREE], sequences())[0]
 
@@ -246,14 +227,23 @@ def test_a_fitted_network_is_nearly_the_link():
         assert float((network(z) - model.link(z)).detach().abs().max()) < 0.05
 
 
-def test_open_gates_collapse_and_a_causal_mask_does_not():
-    """n = 16, k = 8: all gates open is at chance with the inputs' states near −1; the causal mask is as good as the paper's."""
-    options = TrainOptions(n=16, k=8, steps=150, eval_every=150)
-    (opened,) = train(replace(options, gates="ones"), [0])
-    (causal,) = train(replace(options, mask="causal"), [0])
-    assert opened["accuracy"] < 0.7
-    assert causal["accuracy"] == 1.0
-    assert causal["min_child_attention"] > 0.4
+@pytest.mark.parametrize(
+    ("changes", "solved"),
+    [
+        ({"gates": "ones"}, False),  # the inputs' states collapse to near −1
+        ({"mask": "causal"}, True),  # as good as the paper's
+        (
+            {"gates": "learned", "tokens": "shown"},
+            False,
+        ),  # the loss falls, but the gates close over the answer that they see
+    ],
+    ids=str,
+)
+def test_what_can_be_trained(changes: dict[str, Any], solved: bool):
+    """n = 16, k = 8: solved, or at chance."""
+    (result,) = train(TrainOptions(n=16, k=8, steps=150, eval_every=150, **changes), [0])
+    assert result["accuracy"] == 1.0 if solved else result["accuracy"] < 0.7
+    assert not solved or result["min_child_attention"] > 0.4
 
 
 @pytest.mark.parametrize("mask", ["level", "causal"])
@@ -267,12 +257,6 @@ def test_gates_can_be_learned(mask: Any, tmp_path: Path):
     assert distance["inputs"] < 0.02
     assert distance["written"] < 0.05
     assert distance["below"] < 0.02
-
-
-def test_learned_gates_copy_a_label_that_they_are_shown():
-    """With the paper's own stage input the loss falls and nothing is learned: the gates close over the answer."""
-    (result,) = train(TrainOptions(n=16, k=8, gates="learned", tokens="shown", steps=150, eval_every=150), [0])
-    assert result["accuracy"] < 0.7
 
 
 @pytest.mark.parametrize(
@@ -297,11 +281,3 @@ def test_what_does_not_fit_is_refused(command: str, tmp_path: Path, capsys: pyte
     assert cli.main([*argv, *(("--samples", "1") if command == "solve" else ())]) == 2
     assert "this machine has" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_a_damaged_result_is_refused(tmp_path: Path):
-    run = Run(tmp_path / "run")
-    train(TrainOptions(n=8, k=4, steps=2, gates="learned"), [0], [run])
-    rewrite_result(run, accuracy="much")
-    with pytest.raises(InputError, match="not the result of a training"):
-        check_finished(run)

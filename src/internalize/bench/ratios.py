@@ -29,7 +29,7 @@ from internalize.parity.algorithm1.solve import samples_of, setting_of, solve
 from internalize.parity.model.backward import LevelGradients
 from internalize.parity.model.latency import measure_latency
 from internalize.parity.model.loss import stage_loss
-from internalize.parity.model.sparse import SparseModel, chain_writes, level_writes
+from internalize.parity.model.sparse import SparseModel
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.tree import Levels
@@ -183,9 +183,8 @@ def cot_over_internalised(k: int, seed: int) -> Measurement:
     def once(number: int) -> Json:
         tree = ParityTree.draw(n, k, seed)
         K = setting_of(SolveOptions(n=n, k=k)).amplitude
-        levels, W, (C,) = tree.levels, recovered_weights(tree, "level", K), recovered_weights(tree, "cot", K)
-        direct = SparseModel(levels, level_writes(levels, W), COSINE)
-        chain = SparseModel(levels, chain_writes(levels, C, "node"), COSINE, "node")
+        direct = SparseModel(tree.levels, recovered_weights(tree, "level", K), COSINE)
+        chain = SparseModel(tree.levels, recovered_weights(tree, "cot", K), COSINE, "node")
         one, other = measure_latency([chain, direct], 1, _ANSWERS)
         return {
             "value": one.median / other.median,

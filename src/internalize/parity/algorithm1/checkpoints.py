@@ -98,16 +98,7 @@ def solve_kept(
 ) -> SolveResult:
     """Run Algorithm 1 and keep it in ``run``; a finished run is read, an unfinished one continued.
 
-    Args:
-        options: the request.
-        run: the folder; None in every process but the first, or to keep nothing.
-        resume: continue a run that was begun.
-        snapshots: keep every stage's weights, and its step before rounding.
-        on_stage: called after each stage.
-        say: called with a line if a run that was begun has to begin anew.
-
-    Raises:
-        Interrupted: after Ctrl-C, with all finished stages saved.
+    ``on_stage`` is called after each stage; the other arguments are those of ``solve_runs``, and so are the errors.
     """
     if run is None:
         finished, begun = _from_the_first((None, None))

@@ -31,7 +31,7 @@ real states in float64.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
@@ -65,18 +65,6 @@ _NEAR: Final = 1 / 16
 """With a bound beyond this share of half a step, counting would leave too much to be computed again."""
 
 
-@dataclass(frozen=True)
-class _Sorted:
-    """True states of samples in the order of |S|, one row a position; places that no sample fills are 0."""
-
-    states: Words
-    turned: Words
-    sizes: Integers
-    """The different |S|."""
-    ends: Integers
-    """The word before which the samples of each |S| end."""
-
-
 def gradient_to_round(
     samples: Samples, below: Sequence[Tensor], masses: Sequence[float], link: Link, half: float
 ) -> Float[Tensor, "keys nodes"]:
@@ -108,13 +96,13 @@ def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, 
     # Transposing costs about as much as comparing with 64 targets more.
     native = use_native(M * (nodes + LONG) * samples.count // LONG)
     of_one, of_targets = np.zeros((M, 1)), np.zeros((M, nodes))
-    for chunk in _chunks(samples.share(), stage, native):
-        z = torch.from_numpy(chunk.sizes).double() / M
+    for states, turned, sizes, ends in _chunks(samples.share(), stage, native):
+        z = torch.from_numpy(sizes).double() / M
         slope, both = link.slope(z).numpy(), (link(z) * link.slope(z)).numpy()
-        keys, targets = chunk.states[:M], chunk.states[M : M + nodes] ^ chunk.turned
-        differing(keys, targets, chunk.ends, slope, total=of_targets, native=native)
-        differing(keys, chunk.turned[None], chunk.ends, both, total=of_one, native=native)
-        del chunk, keys, targets  # not held while the next chunk is made
+        keys, targets = states[:M], states[M : M + nodes] ^ turned
+        differing(keys, targets, ends, slope, total=of_targets, native=native)
+        differing(keys, turned[None], ends, both, total=of_one, native=native)
+        del states, turned, keys, targets  # not held while the next chunk is made
     total = summed(torch.from_numpy(of_targets - of_one))
     return 2 * (total - total.mean(dim=0)) / (M * samples.count)
 
@@ -132,7 +120,7 @@ def _chunk(samples: Samples) -> int:
     return samples.chunk or max(min(_CHUNK_BITS // samples.tree.n, _CHUNK), 1)
 
 
-def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[_Sorted]:
+def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[tuple[Words, Words, Integers, Integers]]:
     tree, size, end = samples.tree, _chunk(samples), samples.start + samples.count
 
     def drawn(first: int) -> tuple[Words, Integers]:
@@ -152,8 +140,14 @@ def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integ
     return ones(transposed(states, filled(n, M), native=native))[: len(rows)]
 
 
-def _sorted(tree: ParityTree, rows: Words, S: Integers, level: int, native: bool) -> _Sorted:
-    """Samples and their sums to states up to a level; the samples of each |S| begin a new word."""
+def _sorted(
+    tree: ParityTree, rows: Words, S: Integers, level: int, native: bool
+) -> tuple[Words, Words, Integers, Integers]:
+    """Samples in the order of |S|; the samples of each |S| begin a new word, and places that no sample fills are 0.
+
+    Returns the true states up to a level, one row a position; which samples are turned; the different |S|; and the word
+    before which the samples of each of them end.
+    """
     size = np.abs(S)
     sizes = np.bincount(size).nonzero()[0]
     counts = np.bincount(size)[sizes]
@@ -166,4 +160,4 @@ def _sorted(tree: ParityTree, rows: Words, S: Integers, level: int, native: bool
     states = transposed(rows, order, room=tree.levels.level_end[level], native=native)
     write_nodes(tree, states, level)
     turned = np.packbits((order >= 0) & (S[order] < 0), bitorder="little").view("<u8").astype(np.uint64)
-    return _Sorted(states, turned, sizes, ends // LONG)
+    return states, turned, sizes, ends // LONG

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from internalize.counter import Stream
 from internalize.parity.model.link import Link
-from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel, level_writes
+from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel
 from internalize.parity.model.transformer import LevelTransformer, set_weights
 from internalize.parity.task.data import draw_bits
 from internalize.parity.task.tree import ParityTree
@@ -77,18 +77,13 @@ def gradient_at_zero(
     r"""Gradient of the layer above ``below`` at its start, W = 0, averaged over all processes' samples.
 
     \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all see one z.
-
-    Args:
-        samples: the batch.
-        below: the trained layers.
-        link: φ.
-        columns: of these nodes of the level only; by default of all.
+    With ``columns`` of these nodes of the level only.
     """
     tree, stage = samples.tree, len(below)
     columns = range(tree.levels.width(stage + 1)) if columns is None else columns
     M = tree.levels.level_end[stage]
     total = torch.zeros(M, len(columns), dtype=torch.float64)
-    model = SparseModel(tree.levels, level_writes(tree.levels, below), link, like=samples.like)
+    model = SparseModel(tree.levels, below, link, like=samples.like)
     for bits in samples.share().chunks():
         X = model.states(bits)
         z = X.mean(dim=0)
@@ -114,31 +109,18 @@ def all_gradients(
         error = output - true_values(tree, bits.T, stage + 1).T
         return error[:, hidden:].square().sum() / 2
 
-    return chunked_gradients(samples, list(model.parameters())[: stage + 1], loss, samples.chunk)
+    return chunked_gradients(samples, list(model.parameters())[: stage + 1], loss)
 
 
 def chunked_gradients(
-    samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor], Tensor], chunk: int | None
+    samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """Gradients of a loss averaged over all processes' samples.
-
-    Args:
-        samples: the batch.
-        parameters: by what.
-        loss: bits, one row a sample → their losses, summed.
-        chunk: samples held at once.
-    """
+    """Gradients of a loss averaged over all processes' samples; ``loss`` sums over the rows of bits that it is given."""
     totals = [torch.zeros_like(parameter, dtype=torch.float64, device="cpu") for parameter in parameters]
-    for bits in replace(samples.share(), chunk=chunk).chunks():
+    for bits in samples.share().chunks():
         for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
             total += gradient.cpu().double()
     return [summed(total) / samples.count for total in totals]
-
-
-def answers(samples: Samples, W: Sequence[Tensor], link: Link) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """The root as the model in level form computes it from the bits alone, and as it is, for every sample, in float64."""
-    model = SparseModel(samples.tree.levels, level_writes(samples.tree.levels, W), link, like=samples.like)
-    return roots(samples, lambda bits: model.states(bits)[-1])
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ The paper's algorithm is Log-ICoT on the first of them. What the others say abou
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import torch
@@ -31,15 +31,17 @@ from internalize.curriculum import Curriculum
 from internalize.environment import check_memory
 from internalize.parity.algorithm1.counting import gradient_to_round
 from internalize.parity.algorithm1.recovery import Pairs, off_child_share, recovered_columns
-from internalize.parity.algorithm1.streaming import Samples, all_gradients, answers, chunked_gradients, roots
+from internalize.parity.algorithm1.streaming import Samples, all_gradients, chunked_gradients, roots
 from internalize.parity.model.cot import CoTTransformer
 from internalize.parity.model.link import Link, get_link
 from internalize.parity.model.loss import stage_loss
 from internalize.parity.model.mask import level_mask, named_mask
+from internalize.parity.model.metrics import infer
+from internalize.parity.model.sparse import SparseModel
 from internalize.parity.model.transformer import BlockTransformer, set_weights
 from internalize.parity.model.weights import Form, weight_shapes
 from internalize.parity.options import SolveOptions
-from internalize.parity.task.data import add_trace, inference_input, stage_input
+from internalize.parity.task.data import add_trace, stage_input
 from internalize.parity.task.stages import ParityStage, parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import frozen_gradient_bounds, trained_gradient_bounds
@@ -53,8 +55,8 @@ _WEIGHTS: Final = 4
 
 def form_of(options: SolveOptions) -> Form:
     """The form that a request is run in; refuses one whose matrices do not fit."""
-    form: Form = "level" if (options.mask, options.gates) == ("level", "paper") else "block"
-    form = "cot" if options.curriculum == "cot" else form
+    as_in_paper = (options.mask, options.gates) == ("level", "paper")
+    form: Form = "cot" if options.curriculum == "cot" else "level" if as_in_paper else "block"
     levels = Levels(options.n, options.k)
     entries = levels.L * levels.T**2 * _COPIES
     if form != "block":
@@ -114,11 +116,7 @@ class SteppedModel(ABC):
     ) -> list[Tensor]:
         """The gradient of every layer, 0 where a bound shows that it could not change a rounded weight.
 
-        Args:
-            samples: the stage's batch.
-            W: all layers.
-            stage: what is padded, supervised and read.
-            slack: how large a gradient of each layer can be and still be rounded away; None computes everything.
+        A gradient within the layer's ``slack`` is rounded away. None computes everything.
         """
 
     @abstractmethod
@@ -153,10 +151,40 @@ class LevelModel(SteppedModel):
 
     def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
         """In one pass."""
-        return answers(samples, W, self.link)
+        model = SparseModel(self.tree.levels, W, self.link, like=samples.like)
+        return roots(samples, lambda bits: model.states(bits)[-1])
 
 
-class BlockModel(SteppedModel):
+class _AutogradModel(SteppedModel):
+    """A model that is stepped by autograd of the printed loss, on the stage's input as the paper shows it."""
+
+    def gradients(
+        self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
+    ) -> list[Tensor]:
+        """By autograd, whatever the slack."""
+        model = set_weights(self._new(samples), W)
+
+        def loss(bits: Tensor) -> Tensor:
+            sequence = add_trace(self.tree, bits)
+            shown = isinstance(model, BlockTransformer)
+            output = model(stage_input(sequence, stage), stage.layers) if shown else model(sequence)
+            return stage_loss(output, sequence, stage) * len(sequence)
+
+        samples = replace(samples, chunk=samples.chunk or samples.default_chunk(_COPIES * len(W)))
+        found = chunked_gradients(samples, list(model.parameters())[: stage.layers], loss)
+        return [*found, *(torch.zeros_like(w) for w in W[stage.layers :])]
+
+    def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """In one pass, or by generation, a level at a time."""
+        model = set_weights(self._new(samples), W)
+        return roots(samples, lambda bits: infer(model, bits.T)[:, -1])
+
+    @abstractmethod
+    def _new(self, samples: Samples) -> BlockTransformer | CoTTransformer:
+        """The model with any weights, in the dtype and on the device of the samples."""
+
+
+class BlockModel(_AutogradModel):
     """Any mask, any gates."""
 
     form: ClassVar[Form] = "block"
@@ -171,33 +199,13 @@ class BlockModel(SteppedModel):
         nodes = self.tree.levels.nodes(layer + 1)
         return w + torch.nn.functional.pad(more, (nodes.start, self.tree.T - nodes.stop))
 
-    def gradients(
-        self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
-    ) -> list[Tensor]:
-        """By autograd of the printed loss, on the stage's input as the paper shows it."""
-        model = self._model(samples, W)
-        chunk = samples.chunk or samples.default_chunk(_COPIES * self.tree.L)
-
-        def loss(bits: Tensor) -> Tensor:
-            sequence = add_trace(self.tree, bits)
-            return stage_loss(model(stage_input(sequence, stage), stage.layers), sequence, stage) * len(sequence)
-
-        found = chunked_gradients(samples, list(model.W)[: stage.layers], loss, chunk)
-        return [*found, *(torch.zeros_like(w) for w in W[stage.layers :])]
-
-    def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """In one pass."""
-        model = self._model(samples, W)
-        return roots(samples, lambda bits: model(inference_input(bits.T, self.tree.T))[:, -1])
-
-    def _model(self, samples: Samples, W: Sequence[Tensor]) -> BlockTransformer:
+    def _new(self, samples: Samples) -> BlockTransformer:
         n, k, mask, gates = self.tree.n, self.tree.k, self.options.mask, self.options.gates
-        model = BlockTransformer(n, k, mask, gates, self.link, dtype=samples.dtype).to(samples.device)
-        return set_weights(model, W)
+        return BlockTransformer(n, k, mask, gates, self.link, dtype=samples.dtype).to(samples.device)
 
 
-class CotModel(SteppedModel):
-    """One layer, which all levels share. The chain is written to be read again."""
+class CotModel(_AutogradModel):
+    """One layer, which all levels share: each node is computed from the true values below it."""
 
     form: ClassVar[Form] = "cot"
 
@@ -215,26 +223,8 @@ class CotModel(SteppedModel):
         """Of all nodes."""
         return _seen(w, level_mask(self.tree.levels)[:, self.tree.n :])
 
-    def gradients(
-        self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
-    ) -> list[Tensor]:
-        """By autograd of the loss on every node, each computed from the true values below it."""
-        model = self._model(samples, W)
-
-        def loss(bits: Tensor) -> Tensor:
-            sequence = add_trace(self.tree, bits)
-            return stage_loss(model(sequence), sequence, stage) * len(sequence)
-
-        return chunked_gradients(samples, [model.W], loss, samples.chunk or samples.default_chunk(_COPIES))
-
-    def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """By generation, a level at a time."""
-        model = self._model(samples, W)
-        return roots(samples, lambda bits: model.generate(bits.T, by="level")[:, -1])
-
-    def _model(self, samples: Samples, W: Sequence[Tensor]) -> CoTTransformer:
-        model = CoTTransformer(self.tree.n, self.tree.k, self.link, dtype=samples.dtype).to(samples.device)
-        return set_weights(model, W)
+    def _new(self, samples: Samples) -> CoTTransformer:
+        return CoTTransformer(self.tree.n, self.tree.k, self.link, dtype=samples.dtype).to(samples.device)
 
 
 FORMS: Final[dict[Form, type[SteppedModel]]] = {"level": LevelModel, "block": BlockModel, "cot": CotModel}

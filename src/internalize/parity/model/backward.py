@@ -35,8 +35,7 @@ class LevelGradients:
         self.W = [w for w in model.W if isinstance(w, nn.Parameter)]
         self.gradients = [torch.empty_like(w) for w in self.W]
         like = self.W[0]
-        self._X = like.new_empty(0)
-        self._dX = like.new_empty(0)
+        self._X, self._dX = like.new_empty(0), like.new_empty(0)
 
     @torch.no_grad()
     def __call__(self, sequence: Tensor, stage: ParityStage) -> Float[Tensor, "runs"]:
@@ -45,8 +44,10 @@ class LevelGradients:
         Layers above the one that is read have the gradient None, not zero.
         """
         levels, end = self.levels, self.levels.level_end
-        n, B = levels.n, sequence.shape[-1]
-        X, dX = self._buffers(sequence)
+        n, (runs, T, B) = levels.n, sequence.shape
+        if self._X.shape != sequence.shape:
+            self._X, self._dX = self._X.new_empty(runs, T, B), self._dX.new_empty(runs, T - n, B)
+        X, dX = self._X, self._dX
         X[:, :n] = sequence[:, :n]
         A: list[Tensor] = []
         Z: list[Tensor] = []
@@ -74,10 +75,3 @@ class LevelGradients:
         for layer, (w, gradient) in enumerate(zip(self.W, self.gradients, strict=True)):
             w.grad = gradient if layer < top else None
         return losses
-
-    def _buffers(self, sequence: Tensor) -> tuple[Tensor, Tensor]:
-        runs, T, B = sequence.shape
-        if self._X.shape != sequence.shape:
-            self._X = self._X.new_empty(runs, T, B)
-            self._dX = self._dX.new_empty(runs, T - self.levels.n, B)
-        return self._X, self._dX

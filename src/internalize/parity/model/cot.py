@@ -17,10 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from internalize.errors import InputError
 from internalize.parity.model.link import COSINE, Link
 from internalize.parity.model.mask import level_mask, masked_softmax
-from internalize.parity.model.transformer import check_width
+from internalize.parity.model.transformer import check_width, writing_layer
 from internalize.parity.task.tree import Levels
 
 Written = Literal["node", "level"]
@@ -54,10 +53,8 @@ class CoTTransformer(nn.Module):
 
     def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
         """Softmax weights of one node over all positions of lower levels."""
-        level = self.levels.level_of(position)
-        if level == 0:
-            raise InputError(f"position {position} is an input bit and attends to nothing here")
-        return self.attention()[..., : self.levels.level_end[level - 1], position - self.levels.n]
+        layer = writing_layer(self.levels, position)
+        return self.attention()[..., : self.levels.level_end[layer], position - self.levels.n]
 
     def forward(self, D: Float[Tensor, "*data B T"]) -> Float[Tensor, "*runs B T"]:
         """Teacher forcing: the input bits, and every node computed from the tokens shown below it."""

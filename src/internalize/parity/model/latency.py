@@ -12,49 +12,24 @@ Weights decide nothing of a model whose weights may still change: a softmax take
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from internalize.parallel.pool import torch_threads
 from internalize.parity.model.cot import CoTTransformer, chain_passes
-from internalize.parity.model.link import get_link
-from internalize.parity.model.sparse import WAYS, By
+from internalize.parity.model.sparse import WAYS, By, SparseModel, read_model
 from internalize.parity.model.transformer import LevelTransformer, set_weights
-from internalize.parity.model.weights import form_of_weights, read_weights
 from internalize.parity.task.data import draw_bits
 from internalize.parity.task.tree import Levels
 from internalize.storage.runs import Run
 
 BATCHES = (1, 1000)
 WARM_UP = 5
-
-
-class Answerer(Protocol):
-    """Something that answers bits, samples × n, in a number of passes."""
-
-    @property
-    def levels(self) -> Levels:
-        """The problem."""
-        ...
-
-    @property
-    def by(self) -> By:
-        """The way in which it does."""
-        ...
-
-    @property
-    def passes(self) -> int:
-        """Passes that wait for each other."""
-        ...
-
-    def __call__(self, bits: Tensor, /) -> Tensor:
-        """The roots."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -100,15 +75,12 @@ def new_models(n: int, k: int) -> list[Answering]:
 
 def models_of(run: Run) -> list[Answering]:
     """The ways in which a finished run's model answers: one, or two if it writes its chain. In float32."""
-    config, weights = run.config, run.weights()
-    levels = Levels(config["n"], config["k"])
-    cot = form_of_weights(weights) == "cot"
-    model = (CoTTransformer if cot else LevelTransformer)(levels.n, levels.k, get_link(config["link"]))
-    set_weights(model, read_weights(weights, levels, "cot" if cot else "level", run.path / "weights.safetensors"))
-    return [Answering(model, by) for by in (("node", "level") if cot else ("direct",))]
+    levels, link, writes_chain, W = read_model(run)
+    model = set_weights((CoTTransformer if writes_chain else LevelTransformer)(levels.n, levels.k, link), W)
+    return [Answering(model, by) for by in (("node", "level") if writes_chain else ("direct",))]
 
 
-def measure_latency(subjects: Sequence[Answerer], batch: int, repeats: int) -> list[Latency]:
+def measure_latency(subjects: Sequence[Answering | SparseModel], batch: int, repeats: int) -> list[Latency]:
     """Time an answer of each on one thread. All of them, over and over, so that whatever disturbs disturbs all alike.
 
     Each time in another order: whoever always came after the one with the largest weights would find the caches cold.
@@ -124,14 +96,9 @@ def measure_latency(subjects: Sequence[Answerer], batch: int, repeats: int) -> l
                 subjects[number](inputs[number])
                 if repeat >= WARM_UP:
                     times[number].append(1000 * (time.perf_counter() - began))
-    return [_latency(own) for own in times]
-
-
-def _latency(times: list[float]) -> Latency:
-    ordered, count = sorted(times), len(times)
-    low = median_rank(count)
-    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return Latency(middle, ordered[low], ordered[count - 1 - low], count)
+    low = median_rank(repeats)
+    ordered = [sorted(own) for own in times]
+    return [Latency(statistics.median(own), own[low], own[repeats - 1 - low], repeats) for own in ordered]
 
 
 def median_rank(count: int) -> int:

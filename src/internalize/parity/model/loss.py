@@ -24,9 +24,8 @@ def supervised_level_loss(
     output: Float[Tensor, "*runs B T"], sequence: Float[Tensor, "*runs B T"], stage: ParityStage, levels: Levels
 ) -> Float[Tensor, "*runs"]:
     """The same sum over the supervised nodes of the readout's level alone: what is left where the input hides all nodes."""
-    nodes = levels.nodes(stage.layers)
-    first = max(stage.supervised[0], nodes.start)
-    error = output[..., first : nodes.stop] - sequence[..., first : nodes.stop]
+    nodes = slice(stage.supervised[0], levels.level_end[stage.layers])
+    error = output[..., nodes] - sequence[..., nodes]
     return error.square().sum(dim=-1).mean(dim=-1) / 2
 
 

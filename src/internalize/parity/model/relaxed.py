@@ -17,13 +17,14 @@ Everything has one tensor a layer, so that a layer which does not run gets no gr
 from collections.abc import Sequence
 from typing import Final, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from internalize.counter import words
 from internalize.parity.model.link import COSINE, get_link
-from internalize.parity.model.transformer import BlockTransformer, check_width
+from internalize.parity.model.transformer import BlockTransformer, at_layer, check_width
 from internalize.parity.options import ParityModelOptions
 from internalize.parity.task.tree import Levels
 
@@ -47,7 +48,7 @@ class LearnedGates(nn.Module):
 
     def forward(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
         """Gates of a layer, whatever its states."""
-        return _of(self.logits, layer).sigmoid().unsqueeze(-2)
+        return at_layer(self.logits, layer).sigmoid().unsqueeze(-2)
 
 
 class InputGates(LearnedGates):
@@ -60,8 +61,8 @@ class InputGates(LearnedGates):
 
     def forward(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
         """Gates of a layer at these states and updates."""
-        u, v = (_of(scale, layer)[..., None, None] for scale in (self.state, self.update))
-        return (_of(self.logits, layer).unsqueeze(-2) + u * H + v * Y).sigmoid()
+        u, v = (at_layer(scale, layer)[..., None, None] for scale in (self.state, self.update))
+        return (at_layer(self.logits, layer).unsqueeze(-2) + u * H + v * Y).sigmoid()
 
 
 class RelaxedTransformer(BlockTransformer):
@@ -76,10 +77,8 @@ class RelaxedTransformer(BlockTransformer):
     def __init__(self, options: ParityModelOptions, seeds: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
         levels, runs = Levels(options.n, options.k), (len(seeds),)
         gates = options.gates
-        if options.gates == "learned":
-            gates = LearnedGates(levels, runs, options.gate_bias, dtype)
-        elif options.gates == "input":
-            gates = InputGates(levels, runs, options.gate_bias, dtype)
+        if gates in ("learned", "input"):
+            gates = {"learned": LearnedGates, "input": InputGates}[gates](levels, runs, options.gate_bias, dtype)
         link = COSINE if options.has_network else get_link(options.link)
         super().__init__(options.n, options.k, options.mask, gates, link, runs, dtype)  # pyright: ignore[reportArgumentType]
         self.value = _layers(options.value == "learned", levels, torch.ones(*runs, dtype=dtype))
@@ -110,7 +109,7 @@ class RelaxedTransformer(BlockTransformer):
         """φ, or the network in its place, of what a layer reads."""
         z = H @ self.attention(layer)
         if len(self.value):
-            z = _of(self.value, layer)[..., None, None] * z
+            z = at_layer(self.value, layer)[..., None, None] * z
         return self.mlp[layer](z) if len(self.mlp) else self.link(z)
 
     def readouts(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> list[Float[Tensor, "*runs B T"]]:
@@ -121,19 +120,19 @@ class RelaxedTransformer(BlockTransformer):
         X = D.unsqueeze(-3).expand(*D.shape[:-2], self.streams, *D.shape[-2:])  # every stream begins as the input
         found = [D]
         for layer in range(self.levels.L if layers is None else layers):
-            H = _combined(_of(self.read, layer), X)
+            H = _combined(at_layer(self.read, layer), X)
             Y = self.update(layer, H)
             written = (self.gate(layer, H, Y) * Y).unsqueeze(-3)
-            mixed = torch.einsum("...ij,...jbt->...ibt", _of(self.mix, layer), X)
-            X = mixed + _of(self.write, layer)[..., None, None] * written
-            found.append(_combined(_of(self.output, layer), X))
+            mixed = torch.einsum("...ij,...jbt->...ibt", at_layer(self.mix, layer), X)
+            X = mixed + at_layer(self.write, layer)[..., None, None] * written
+            found.append(_combined(at_layer(self.output, layer), X))
         return found
 
     def gate_values(self) -> Float[Tensor, "runs L T"] | None:
         """The learned gates of every layer and position, at states and updates 0; None if they are fixed."""
         if not isinstance(self.gates, LearnedGates):
             return None
-        return torch.stack([_of(self.gates.logits, layer).sigmoid() for layer in range(self.levels.L)], dim=-2)
+        return torch.stack([at_layer(self.gates.logits, layer).sigmoid() for layer in range(self.levels.L)], dim=-2)
 
     def named_weights(self) -> dict[str, nn.Parameter]:
         """All that is learned, by the contract's names."""
@@ -158,7 +157,9 @@ class _Network(nn.Module):
 
     def __init__(self, seeds: Sequence[int], layer: int, dtype: torch.dtype, *, fitted: bool) -> None:
         super().__init__()
-        drawn = torch.stack([_uniform(seed, layer, 3 * HIDDEN) for seed in seeds]).view(len(seeds), 3, HIDDEN)
+        count = 3 * HIDDEN
+        integers = np.stack([words(seed, "init", layer * count, count).astype("<i8") for seed in seeds])
+        drawn = (torch.from_numpy(integers) * 2.0**-63).view(len(seeds), 3, HIDDEN)  # between −1 and 1
         steepness, offset = SPREAD * drawn[:, 0], SPREAD * drawn[:, 1]
         weight, bias = drawn[:, 2] / HIDDEN**0.5, torch.zeros(len(seeds), dtype=torch.float64)
         if fitted:
@@ -178,18 +179,8 @@ class _Network(nn.Module):
         return (weight * units).sum(dim=-1) + self.bias[:, None, None]
 
 
-def _uniform(seed: int, layer: int, count: int) -> Tensor:
-    """Numbers between −1 and 1 out of the seed's own stream."""
-    drawn = words(seed, "init", layer * count, count)
-    return torch.from_numpy(drawn.astype("<i8")) * 2.0**-63  # pyright: ignore[reportUnknownMemberType]
-
-
 def _layers(learned: bool, levels: Levels, start: Tensor) -> nn.ParameterList:
     return nn.ParameterList(start.clone() for _ in range(levels.L if learned else 0))
-
-
-def _of(parameters: nn.ParameterList, layer: int) -> Tensor:
-    return cast(Tensor, parameters[layer])  # torch declares the items of a ParameterList as Any
 
 
 def _combined(weights: Float[Tensor, "*runs S"], X: Float[Tensor, "*runs S B T"]) -> Float[Tensor, "*runs B T"]:

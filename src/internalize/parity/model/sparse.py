@@ -3,7 +3,7 @@ r"""Inference with fixed weights in sparse form: one pass of an internalised mod
 | name   | paper                    | meaning                                                                  | where       |
 | ------ | ------------------------ | ------------------------------------------------------------------------ | ----------- |
 | X      | x^(ℓ)_[ℓ+1]              | states, one row a position and one column a sample                       | section 2.2 |
-| Write  | –                        | nodes that are computed at once, from the positions before a level's end | –           |
+| write  | –                        | nodes that are computed at once, from the positions before a level's end | –           |
 | base   | –                        | softmax weight of the many keys of a column that have equal logits       | –           |
 | few    | c_1[m], c_2[m], recovered | the keys with another logit                                             | section 3.4 |
 
@@ -17,7 +17,6 @@ matrix and reads what it wrote: a node a pass, or a level a pass. So all three a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import torch
@@ -25,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from internalize.errors import InputError
-from internalize.parity.model.cot import Written, chain_passes
+from internalize.parity.model.cot import chain_passes
 from internalize.parity.model.link import Link, get_link
 from internalize.parity.model.weights import form_of_weights, read_weights
 from internalize.parity.task.tree import Levels
@@ -41,26 +40,13 @@ _FEW: Final = 6
 """A column is sparse if at most this many of its keys have not the common logit."""
 
 
-@dataclass(frozen=True)
-class Write:
-    """Nodes, next to each other and of one level, with the logits of the positions below it: keys × nodes."""
-
-    nodes: range
-    W: Float[Tensor, "keys nodes"]
-
-
-def level_writes(levels: Levels, W: Sequence[Tensor]) -> list[Write]:
-    """What the layers of the level form write."""
-    return [Write(levels.nodes(layer + 1), w) for layer, w in enumerate(W)]
-
-
-def chain_writes(levels: Levels, W: Float[Tensor, "T nodes"], by: Written) -> list[Write]:
-    """What the passes of the one-layer model write."""
-    read = {m: levels.level_end[levels.level_of(m) - 1] for m in range(levels.n, levels.T)}
-    return [
-        Write(nodes, W[: read[nodes.start], nodes.start - levels.n : nodes.stop - levels.n])
-        for nodes in chain_passes(levels, by)
-    ]
+def read_model(run: Run) -> tuple[Levels, Link, bool, list[Tensor]]:
+    """The problem and the link of a finished run of `solve` or `train`, whether its model writes its chain, and its weights."""
+    config, tensors = run.config, run.weights()
+    levels, link = Levels(config["n"], config["k"]), get_link(config["link"])
+    writes_chain = form_of_weights(tensors) == "cot"
+    W = read_weights(tensors, levels, "cot" if writes_chain else "level", run.path / "weights.safetensors")
+    return levels, link, writes_chain, W
 
 
 class _Columns:
@@ -95,41 +81,34 @@ class SparseModel:
 
     Args:
         levels: the problem.
-        writes: what is computed, in order.
+        W: the first layers in level form; with ``by`` node or level, the one layer of explicit CoT.
         link: φ.
         by: how the answer comes about.
         like: a tensor of the dtype and on the device of the states; by default float32 on the CPU.
     """
 
     def __init__(
-        self, levels: Levels, writes: Sequence[Write], link: Link, by: By = "direct", like: Tensor | None = None
+        self, levels: Levels, W: Sequence[Tensor], link: Link, by: By = "direct", like: Tensor | None = None
     ) -> None:
         self.levels = levels
         self.by: By = by
         self.like = torch.empty(0) if like is None else like
-        self._writes = [(write.nodes, _Columns(write.W, link, self.like)) for write in writes]
+        writes = [(levels.nodes(layer + 1), w) for layer, w in enumerate(W)]
+        if by != "direct":
+            (w,), n = W, levels.n
+            passes = chain_passes(levels, by)
+            writes = [(m, w[: self._read(m), m.start - n : m.stop - n]) for m in passes]
+        self._writes = [(nodes, _Columns(w, link, self.like)) for nodes, w in writes]
 
     @classmethod
     def of(cls, run: Run, by: By | None = None, like: Tensor | None = None) -> "SparseModel":
-        """The model of a finished run of `solve` or `train`, in the paper's form or as it writes its chain.
-
-        Args:
-            run: the run.
-            by: of a model that writes its chain, ``node`` (default) or ``level``.
-            like: as above.
-        """
-        config, weights = run.config, run.weights()
-        levels, link = Levels(config["n"], config["k"]), get_link(config["link"])
-        writes_chain = form_of_weights(weights) == "cot"
-        W = read_weights(weights, levels, "cot" if writes_chain else "level", run.path / "weights.safetensors")
-        if by is None:
-            by = "node" if writes_chain else "direct"
-        if by == "direct" and not writes_chain:
-            return cls(levels, level_writes(levels, W), link, by, like)
-        if by == "direct" or not writes_chain:
+        """The model of a finished run of `solve` or `train`. One that writes its chain does so by ``node`` or by ``level``."""
+        levels, link, writes_chain, W = read_model(run)
+        by = by or ("node" if writes_chain else "direct")
+        if (by == "direct") is writes_chain:
             kind = "writes its chain, by node or level" if writes_chain else "is internalised and answers directly"
             raise InputError(f"by={by!r}: the model of {run.path} {kind}")
-        return cls(levels, chain_writes(levels, W[0], by), link, by, like)
+        return cls(levels, W, link, by, like)
 
     @property
     def passes(self) -> int:
@@ -143,11 +122,15 @@ class SparseModel:
         X[: self.levels.n] = bits
         total, summed = bits.sum(dim=0), self.levels.n
         for nodes, columns in self._writes:
-            read = self.levels.level_end[self.levels.level_of(nodes.start) - 1]
+            read = self._read(nodes)
             if read > summed:
                 total, summed = total + X[summed:read].sum(dim=0), read
             X[nodes.start : nodes.stop] = columns(X[:read], total)
         return X
+
+    def _read(self, nodes: range) -> int:
+        """The end of the positions that nodes of one level read: all of lower levels."""
+        return self.levels.level_end[self.levels.level_of(nodes.start) - 1]
 
     @torch.no_grad()
     def __call__(self, bits: Float[Tensor, "B n"], chunk: int | None = None) -> Float[Tensor, " B"]:

@@ -53,11 +53,11 @@ class LevelTransformer(nn.Module):
 
     def attention(self, layer: int) -> Float[Tensor, "*runs keys nodes"]:
         """Softmax weights of a layer: rows the keys it reads, columns the nodes it writes."""
-        return _weight(self.W, layer).softmax(dim=-2)
+        return at_layer(self.W, layer).softmax(dim=-2)
 
     def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
         """Softmax weights of one node over all positions of lower levels."""
-        layer = _writing_layer(self.levels, position)
+        layer = writing_layer(self.levels, position)
         return self.attention(layer)[..., position - self.levels.level_end[layer]]
 
     def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
@@ -132,11 +132,11 @@ class BlockTransformer(nn.Module):
 
     def attention(self, layer: int) -> Float[Tensor, "*runs T T"]:
         """Softmax weights of a layer: rows keys, columns queries."""
-        return masked_softmax(_weight(self.W, layer), self.visible)
+        return masked_softmax(at_layer(self.W, layer), self.visible)
 
     def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
         """Softmax weights of one node, in the layer that writes it, over all positions of lower levels."""
-        layer = _writing_layer(self.levels, position)
+        layer = writing_layer(self.levels, position)
         return self.attention(layer)[..., : self.levels.level_end[layer], position]
 
     def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
@@ -179,7 +179,8 @@ def check_width(D: Tensor, levels: Levels) -> None:
         raise InputError(f"an input of {D.shape[-1]} positions; n={levels.n}, k={levels.k} have n + k − 1 = {levels.T}")
 
 
-def _weight(W: nn.ParameterList, layer: int) -> Tensor:
+def at_layer(W: nn.ParameterList, layer: int) -> Tensor:
+    """The tensor of a layer."""
     return cast(Tensor, W[layer])  # torch declares the items of a ParameterList as Any
 
 
@@ -190,7 +191,8 @@ def _checked_layers(levels: Levels, layers: int | None) -> int:
     return layers
 
 
-def _writing_layer(levels: Levels, position: int) -> int:
+def writing_layer(levels: Levels, position: int) -> int:
+    """The layer that writes a node."""
     if position < levels.n:
         raise InputError(
             f"position {position} is an input bit, written by no layer; nodes are {levels.n} … {levels.T - 1}"

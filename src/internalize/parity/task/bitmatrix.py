@@ -38,13 +38,9 @@ def use_native(pairs: int) -> bool:
 
 
 def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> Words:
-    """The transpose of ``rows[order]``; −1 is a row of zeros.
+    """The transpose of ``rows[order]``, a multiple of 64 rows; −1 is a row of zeros.
 
-    Args:
-        rows: the matrix.
-        order: which row each column is to be, a multiple of 64.
-        room: rows that the answer has at least; those beyond the transpose are not written.
-        native: in C.
+    The result has at least ``room`` rows; those beyond the transpose are not written.
     """
     width, height = rows.shape[1], len(order) // LONG
     found = np.empty((max(width * LONG, room), height), dtype=np.uint64)
@@ -83,15 +79,9 @@ def ones(rows: Words) -> Integers:
 
 
 def differing(keys: Words, targets: Words, ends: Integers, weights: Reals, *, total: Reals, native: bool) -> None:
-    """Add to ``total``, rows × columns, in how many bits each row of ``keys`` differs from each of ``targets``, weighted.
+    """Add to ``total``, keys × targets, in how many bits each row of ``keys`` differs from each of ``targets``, weighted.
 
-    Args:
-        keys: rows × words.
-        targets: columns × words.
-        ends: the word before which each segment of words ends; the first begins with word 0.
-        weights: of the segments.
-        total: is added to.
-        native: in C.
+    Each segment of words has its weight, and ends before its word of ``ends``; the first begins with word 0.
     """
     compiled: Any = library() if native else None
     if compiled is not None:

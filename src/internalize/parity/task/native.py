@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 
 Result = TypeVar("Result")
-Argument = NDArray[Any] | int
 
 
 @cache
@@ -62,13 +61,7 @@ def one_ahead(work: Callable[[int], Result], items: Iterable[int]) -> Iterator[R
             yield begun.result()
 
 
-def call(function: Callable[..., Any], *arguments: Argument) -> None:
+def call(function: Callable[..., Any], *arguments: NDArray[Any] | int) -> None:
     """Call a C function; arrays go as what they point to, numbers as int64_t."""
-    found: list[Any] = []
-    for argument in arguments:
-        if isinstance(argument, int):
-            found.append(ctypes.c_int64(argument))
-        else:
-            assert argument.flags.c_contiguous, "C takes rows for whole"
-            found.append(ctypes.c_void_p(argument.ctypes.data))
-    function(*found)
+    assert all(isinstance(a, int) or a.flags.c_contiguous for a in arguments), "C takes rows for whole"
+    function(*(ctypes.c_int64(a) if isinstance(a, int) else ctypes.c_void_p(a.ctypes.data) for a in arguments))

@@ -14,7 +14,7 @@ level ℓ; counted from 0 the same number is the *end* of that level, so every r
 reads positions 0 … level_end[l] − 1 and writes level l + 1.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,7 +97,7 @@ class ParityTree:
         """A tree over a uniformly drawn secret set (section 2.1): the places of the k smallest of n random words."""
         Levels(n, k)
         order = np.argsort(words(seed, "secret", 0, n), kind="stable")
-        return ParityTree(n, tuple(sorted(order[:k].tolist())))
+        return ParityTree(n, tuple(order[:k].tolist()))
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "ParityTree":
@@ -133,8 +133,7 @@ class ParityTree:
     def _pairs(self) -> tuple[tuple[int, int], ...]:
         # Read in order, the leaves and then the nodes are consumed two by two by the nodes from n up:
         # a queue, because nodes are numbered bottom to top and left to right.
-        queue: Iterable[int] = (*self.pairing, *range(self.n, self.root))
-        halves = iter(queue)
+        halves = iter((*self.pairing, *range(self.n, self.root)))
         return tuple((min(pair), max(pair)) for pair in zip(halves, halves, strict=True))
 
     def children(self, position: int) -> tuple[int, int]:

@@ -103,23 +103,14 @@ def trained_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float])
 def _moved(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
     """How far a weight of each of these layers can move all states that the next layer reads, taken together."""
     C, (delta, _) = curvature(link), drifts(link, masses)
-    found: list[float] = []
-    for layer in range(len(masses)):
-        growth = 1.0
-        for between in range(layer + 1, len(masses)):
-            growth *= 1 + C * delta[between] * (0.5 + levels.width(between + 1) * masses[between])
-        found.append(C * delta[layer] * growth)
-    return found
+    growth = [1 + C * delta[h] * (0.5 + levels.width(h + 1) * mass) for h, mass in enumerate(masses)]
+    return [C * own * math.prod(growth[layer + 1 :]) for layer, own in enumerate(delta)]
 
 
 def default_amplitude(levels: Levels, link: Link, rates: Sequence[float], integer_grid: bool) -> int:
     """The least whole K for which the answer is within 1e-6 on every input and no recovered layer ever moves.
 
-    Args:
-        levels: the problem.
-        link: the link function.
-        rates: each stage's learning rate at K = 1.
-        integer_grid: weights are rounded to whole numbers, not to multiples of K.
+    ``rates`` are of each stage at K = 1. With ``integer_grid`` weights are rounded to whole numbers, not to multiples of K.
     """
     for K in range(1, 1000):
         masses = [off_child_mass(levels.level_end[layer], K) for layer in range(levels.L)]

@@ -32,13 +32,15 @@ and \(E[S^p e^{iwS}] = (-i)^p \partial_w^p E[e^{iwS}]\), so it takes a few frequ
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from functools import cache, reduce
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import NDArray
 
+from internalize.environment import check_memory
 from internalize.parity.model.link import COSINE, Link
 from internalize.parity.task.tree import Levels
 
@@ -47,6 +49,8 @@ Reals = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 Powers = tuple[float, ...]
 """A polynomial's coefficients, lowest power first."""
+_LATTICES: Final = 12
+"""Complex numbers a place of the sum that the exact laws need at once, about."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,13 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
     def integrate(weighted: Reals, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
         return float(weighted @ (polyval(phi, of_phi) * slope**of_slope * polyval(z, of_z)))
 
-    weighted = _characteristic(levels, stage, np.cos(w) + 0j, 1j * np.sin(w))
-    return _assemble(levels, stage, link.c, weighted, law, integrate)
+    return _assemble(levels, stage, link.c, np.cos(w) + 0j, 1j * np.sin(w), law, integrate)
 
 
+@cache
 def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
     """The exact moments of every stage's gradient."""
+    check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
     return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
 
 
@@ -137,16 +142,12 @@ def cosine_gradient(levels: Levels, stage: int) -> StageGradient:
     M = levels.level_end[stage]
     w = np.pi * np.arange(-6, 7) / M
     cos, sin = np.cos(w) + 0j, np.sin(w) + 0j
-    weighted = _characteristic(levels, stage, Jet(cos, -sin, -cos, sin), Jet(1j * sin, 1j * cos, -1j * sin, -1j * cos))
+    of_cos, of_sin = np.stack([cos, -sin, -cos, sin]), np.stack([sin, cos, -sin, -cos])
     # φ and φ′ as coefficients of e^{−iπz}, 1, e^{iπz}; a product of such polynomials is a convolution.
     phi, slope = np.array([-0.5, 0, -0.5]), np.array([0.5j, 0, -0.5j]) * math.pi
 
-    def same(jet: Jet) -> Jet:
-        return jet
-
     def integrate(weighted: Jet, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
-        derivatives = np.stack(weighted.derivatives()[: len(of_z)])
-        waves = (np.array(of_z) * (-1j / M) ** np.arange(len(of_z))) @ derivatives
+        waves = (np.array(of_z) * (-1j / M) ** np.arange(len(of_z))) @ weighted.derivatives[: len(of_z)]
         total = 0.0
         for power, coefficient in enumerate(of_phi):
             product = np.ones(1, dtype=np.complex128)
@@ -156,53 +157,38 @@ def cosine_gradient(levels: Levels, stage: int) -> StageGradient:
             total += coefficient * float((product @ waves[6 - reach : 7 + reach]).real)
         return total
 
-    return _assemble(levels, stage, COSINE.c, weighted, same, integrate)
+    return _assemble(levels, stage, COSINE.c, Jet(of_cos), Jet(1j * of_sin), lambda jet: jet, integrate)
 
 
 @dataclass(frozen=True)
 class Jet:
-    """A function of w at some frequencies with its first three derivatives; sums and products by Leibniz' rule."""
+    """A function of w at some frequencies with its first three derivatives, one row each; products by Leibniz' rule."""
 
-    value: Complexes
-    first: Complexes
-    second: Complexes
-    third: Complexes
-
-    def derivatives(self) -> tuple[Complexes, ...]:
-        """The value and the derivatives in order."""
-        return self.value, self.first, self.second, self.third
+    derivatives: Complexes
 
     def __add__(self, other: "Jet", /) -> "Jet":
-        return Jet(*(a + b for a, b in zip(self.derivatives(), other.derivatives(), strict=True)))
+        return Jet(self.derivatives + other.derivatives)
 
     def __mul__(self, other: "Jet", /) -> "Jet":
-        a, b = self.derivatives(), other.derivatives()
-        return Jet(
-            a[0] * b[0],
-            a[1] * b[0] + a[0] * b[1],
-            a[2] * b[0] + 2 * a[1] * b[1] + a[0] * b[2],
-            a[3] * b[0] + 3 * a[2] * b[1] + 3 * a[1] * b[2] + a[0] * b[3],
-        )
+        a, b = self.derivatives, other.derivatives
+        rows = [a[0] * b[0], a[1] * b[0] + a[0] * b[1], a[2] * b[0] + 2 * a[1] * b[1] + a[0] * b[2]]
+        return Jet(np.stack([*rows, a[3] * b[0] + 3 * a[2] * b[1] + 3 * a[1] * b[2] + a[0] * b[3]]))
 
 
 F = TypeVar("F", Complexes, Jet)
 P = TypeVar("P", Reals, Jet)
 
 
-@dataclass(frozen=True)
-class _Weighted(Generic[F]):
-    """E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key."""
+def _characteristic(levels: Levels, stage: int, cos: F, i_sin: F) -> tuple[F, F, list[tuple[F, F]]]:
+    """E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key.
 
-    one: F
-    m: F
-    by_class: tuple[tuple[F, F], ...]
-
-
-def _characteristic(levels: Levels, stage: int, cos: F, i_sin: F) -> _Weighted[F]:
-    """The weighted characteristic functions of S from those of one bit, cos w and i sin w: the module's recursion."""
+    By the module's recursion, from the characteristic functions of one bit, cos w and i sin w.
+    """
     tracked = [(i_sin, cos)]  # (P_j, Q_j) for j at levels 0, 1, … of a subtree; the last one is its root's, (Q, P)
     for _ in range(stage):
-        tracked = _grown(tracked, cos, i_sin)
+        Q, P = tracked[-1]
+        tracked = [(cos * P_j * P + i_sin * Q_j * Q, cos * Q_j * Q + i_sin * P_j * P) for P_j, Q_j in tracked]
+        tracked.append((cos * Q * Q + i_sin * P * P, cos * P * P + i_sin * Q * Q))
     Q, P = tracked[-1]
 
     subtrees, spare = levels.width(stage), levels.n - levels.k
@@ -221,14 +207,7 @@ def _characteristic(levels: Levels, stage: int, cos: F, i_sin: F) -> _Weighted[F
             case "irrelevant":
                 others = [(P, subtrees - 2), (i_sin, 1), (cos, spare - 1)]
                 by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
-    return _Weighted(_product((P, 2), *rest), _product((Q, 2), *rest), tuple(by_class))
-
-
-def _grown(tracked: list[tuple[F, F]], cos: F, i_sin: F) -> list[tuple[F, F]]:
-    """(P_j, Q_j) of the tracked nodes after two subtrees are joined under a new root, which is tracked too."""
-    Q, P = tracked[-1]
-    joined = [(cos * P_j * P + i_sin * Q_j * Q, cos * Q_j * Q + i_sin * P_j * P) for P_j, Q_j in tracked]
-    return [*joined, (cos * Q * Q + i_sin * P * P, cos * P * P + i_sin * Q * Q)]
+    return _product((P, 2), *rest), _product((Q, 2), *rest), by_class
 
 
 def _product(*powers: tuple[F, int]) -> F:
@@ -241,10 +220,7 @@ def _product(*powers: tuple[F, int]) -> F:
                 factors.append(square)
             bits >>= 1
             square = square * square
-    result = factors[0]
-    for factor in factors[1:]:
-        result = result * factor
-    return result
+    return reduce(lambda product, factor: product * factor, factors)
 
 
 # (φ − b_m)^q is a(φ) + b_m b(φ), and (b_j − z)^q is c(z) + b_j d(z), because b² = 1: (a, b, c, d), lowest power first.
@@ -259,14 +235,15 @@ def _assemble(
     levels: Levels,
     stage: int,
     c: float,
-    weighted: _Weighted[F],
+    cos: F,
+    i_sin: F,
     prepare: Callable[[F], P],
     integrate: Callable[[P, Powers, int, Powers], float],
 ) -> StageGradient:
     """Moments of M · gradient, class by class, as ``integrate`` computes E[weight · a(φ) φ′^q c(z)]."""
     M = levels.level_end[stage]
-    one, m = prepare(weighted.one), prepare(weighted.m)
-    by_class = [(prepare(j), prepare(mj)) for j, mj in weighted.by_class]
+    one, m, weighted = _characteristic(levels, stage, cos, i_sin)
+    one, m, by_class = prepare(one), prepare(m), [(prepare(j), prepare(mj)) for j, mj in weighted]
 
     def moment(q: int, j: P, mj: P) -> float:
         """E[((φ − b_m) φ′ (b_j − z))^q]."""

@@ -45,9 +45,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from internalize.environment import check_memory
 from internalize.errors import InputError
-from internalize.parity.model.link import get_link
+from internalize.parity.model.link import Link, get_link
 from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
 from internalize.parity.task.tree import Levels
 from internalize.parity.theory.freezing import default_amplitude
@@ -59,8 +58,6 @@ DEFAULT_FAILURE: Final = 1e-6
 """The failure probability that the default number of samples is chosen for."""
 _MANY: Final = 1e15
 """Stands for infinitely many samples."""
-_LATTICES: Final = 12
-"""Complex numbers a place of the sum that the exact laws need at once, about."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class Setting(StepOptions):
     @property
     def gradients(self) -> tuple[StageGradient, ...]:
         """The exact moments of every stage."""
-        return _population(self.n, self.k, self.link)
+        return population(self.levels, get_link(self.link))
 
     @property
     def unit_rates(self) -> tuple[float, ...]:
@@ -101,7 +98,7 @@ class Setting(StepOptions):
     @property
     def default_amplitude(self) -> float:
         """The least whole K that keeps the final error and the trained layers in bounds (``freezing.py``)."""
-        return _amplitude(self.n, self.k, self.link, self.rate, self.grid)
+        return _amplitude(self.levels, get_link(self.link), self.rate, self.grid)
 
     @property
     def parameters(self) -> int:
@@ -178,16 +175,9 @@ def unit_rate(gradient: StageGradient, rate: Rate) -> float:
 
 
 @cache
-def _population(n: int, k: int, link: str) -> tuple[StageGradient, ...]:
-    levels = Levels(n, k)
-    check_memory(16.0 * _LATTICES * levels.T, f"n={n}, k={k}")
-    return population(levels, get_link(link))
-
-
-@cache
-def _amplitude(n: int, k: int, link: str, rate: Rate, grid: Grid) -> float:
-    rates = [unit_rate(stage, rate) for stage in _population(n, k, link)]
-    return float(default_amplitude(Levels(n, k), get_link(link), rates, integer_grid=grid == "1"))
+def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid) -> float:
+    rates = [unit_rate(stage, rate) for stage in population(levels, link)]
+    return float(default_amplitude(levels, link, rates, integer_grid=grid == "1"))
 
 
 def _column_log_success(
@@ -234,7 +224,7 @@ def _log_tie(correlation: float, low: float, high: float) -> float:
     first = (low + high) / 2 + (high - low) / 2 * _NODES
     density = np.exp(-(first**2) / 2) / math.sqrt(2 * math.pi)
     out = np.exp(_log_cdf((low - correlation * first) / rest)) + np.exp(_log_cdf((correlation * first - high) / rest))
-    first_out = math.exp(_log_cdf_at(low)) + math.exp(_log_cdf_at(-high))
+    first_out = sum(map(math.exp, _log_cdf(np.array([low, -high])).tolist()))
     outside = first_out + float((density * out) @ _WEIGHTS) * (high - low) / 2
     return math.log1p(-outside) if outside < 1 else -math.inf
 
@@ -242,16 +232,12 @@ def _log_tie(correlation: float, low: float, high: float) -> float:
 def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> float:
     """The log of P(no non-child reaches its threshold): keys independent, columns too given the key's factor.
 
-    Args:
-        gradient: the stage, for its classes.
-        thresholds: in standard deviations, one for each class.
-        shared: the share of the variance that all columns have in common.
+    Each class has its threshold, in standard deviations, and the share of its variance that all columns have in common.
     """
     below: dict[tuple[str, int], Reals] = {}
     for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
-        below[key.kind, key.level] = _log_cdf(
-            (threshold - math.sqrt(share) * _FACTOR) / math.sqrt(max(1 - share, 1e-12))
-        )
+        rest = math.sqrt(max(1 - share, 1e-12))
+        below[key.kind, key.level] = _log_cdf((threshold - math.sqrt(share) * _FACTOR) / rest)
     nothing = np.zeros_like(_FACTOR)
     total = 0.0
     for level in range(gradient.stage + 1):
@@ -273,10 +259,6 @@ def _log_cdf(x: Reals) -> Reals:
     return cast(Tensor, torch.special.log_ndtr(torch.from_numpy(x))).numpy()
 
 
-def _log_cdf_at(x: float) -> float:
-    return float(_log_cdf(np.array([x]))[0])
-
-
 @dataclass(frozen=True)
 class Prediction:
     """What ``predict`` answers; lists have one entry a stage. None where no number of samples is enough."""
@@ -296,12 +278,11 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; keys that were not asked for are left out."""
-        found: dict[str, Any] = dict(vars(self))
         required = ("samples_50", "samples_99", "samples_default")
-        found = {name: value for name, value in found.items() if value is not None or name in required}
         return {
             name: list(cast(tuple[float, ...], value)) if isinstance(value, tuple) else value
-            for name, value in found.items()
+            for name, value in vars(self).items()
+            if value is not None or name in required
         }
 
 
