@@ -25,7 +25,11 @@ def is_task(spec: str) -> bool:
 
 def usage() -> str:
     """Every task as it may be written, with its defaults."""
-    return ", ".join(f"{name}:{','.join(f'{o}={v}' for o, v in options.items())}" for name, options in TASKS.items())
+    return ", ".join(map(_usage_of, TASKS))
+
+
+def _usage_of(name: str) -> str:
+    return f"{name}:{','.join(f'{option}={value}' for option, value in TASKS[name].items())}"
 
 
 def get_task(spec: str, seed: int = 0) -> Task:
@@ -39,18 +43,14 @@ def get_task(spec: str, seed: int = 0) -> Task:
         option, _, value = (text.strip() for text in part.partition("="))
         if option not in allowed:
             raise InputError(
-                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {name}:{_default_options(name)})"
+                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {_usage_of(name)})"
             )
         if option in given:
             raise InputError(f"{spec!r}: {option} is given twice")
         if not (value.isascii() and value.isdigit() and len(value) < 20):
-            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {name}:{_default_options(name)})")
+            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {_usage_of(name)})")
         given[option] = int(value)
     return _KINDS[name](**{"seed": check_seed(seed), **given})
-
-
-def _default_options(name: str) -> str:
-    return ",".join(f"{option}={value}" for option, value in TASKS[name].items())
 
 
 __all__ = [
