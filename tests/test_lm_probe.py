@@ -21,7 +21,7 @@ from internalize.commands.cli import main
 from internalize.lm.certificates.world import LmWorld
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import write_examples
-from internalize.lm.probe.gradient_signal import _values_on_children, measure_signals
+from internalize.lm.probe.gradient_signal import _on_children, measure_signals
 from internalize.lm.probe.probe import child_positions, probe, sequences_of
 from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
 from internalize.lm.probe.states import Budget, read_states
@@ -152,13 +152,11 @@ def on_different_keys(values: torch.Tensor) -> list[float]:
 
 
 def test_a_key_stands_for_one_child():
-    values = torch.tensor([[[0.0, 0.9, 0.2, 0.3]]])  # one cell, one head
-    assert _values_on_children(values, [[(1, 0), (2, 1)]]) == [pytest.approx([0.9, 0.2])]
-    assert _values_on_children(values, [[(1, 0), (3, 1)]]) == [pytest.approx([0.9, 0.3])]
-    assert _values_on_children(values, [[(1,), (1,)]]) == [
-        pytest.approx([0.9, 0.9])
-    ]  # there is no other: nothing is in slots
-    assert _values_on_children(values, [None]) == [None]
+    values = torch.tensor([[0.0, 0.9, 0.2, 0.3]])  # one head
+    assert _on_children(values, [(1, 0), (2, 1)]) == pytest.approx([0.9, 0.2])
+    assert _on_children(values, [(1, 0), (3, 1)]) == pytest.approx([0.9, 0.3])
+    assert _on_children(values, [(1,), (1,)]) == pytest.approx([0.9, 0.9])  # there is no other: nothing is in slots
+    assert _on_children(values, None) is None
 
 
 def test_attention_is_the_models_own(kept: ProbedModels):
@@ -195,10 +193,10 @@ def test_pull_is_the_gradient_of_the_attention_score(kept: ProbedModels):
     pull = -torch.autograd.grad(loss.sum(), mask)[0][:, 0].double()
     scores = pull.mean(0) / (pull.var(0, correction=0) / count).sqrt()
     answer = scores[8 + 1 + 2]  # from its separator
-    assert found.pull[1][2] == pytest.approx(on_different_keys(answer), rel=1e-3)
+    assert found[1][2].child_pull == pytest.approx(on_different_keys(answer), rel=1e-3)
     others = [answer[key].item() for key in range(8 + 1 + 3) if key not in (8, 9, 10)]
-    assert found.other_pull[1][2] == pytest.approx(sorted(others)[(len(others) - 1) // 2], rel=1e-3)
-    assert (found.pull[0], found.other_pull[0]) == ([None] * 3, [None] * 3)
+    assert found[1][2].other_pull == pytest.approx(sorted(others)[(len(others) - 1) // 2], rel=1e-3)
+    assert {(each.child_pull, each.other_pull) for each in found[0]} == {(None, None)}
 
 
 def test_what_is_kept_changes_nothing(run: Run, tmp_path: Path):

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from internalize.certificate import Finding, not_applicable
 from internalize.lm.certificates.world import ERROR, LmWorld
-from internalize.lm.probe.probe import sequences_of, stage_budget
-from internalize.lm.probe.states import Cells, at_positions, read_states
+from internalize.lm.probe.probe import sequences_of
+from internalize.lm.probe.states import Budget, Cells, at_positions, read_states
 from internalize.lm.training.generation import generate_answers
 
 
@@ -63,12 +63,10 @@ def frozen_nodes(world: LmWorld) -> Finding:
     found: list[tuple[float, int, int]] = []
     missing = 0
     for before, after in world.kept.lineage:
-        stages = world.kept.stages
-        hidden = ~sequences_of(world.kept, stage_budget(stages, min(before - 1, stages.last))).cells.shown
-        nodes = [node for node in range(world.task.k - 2) if bool(hidden[:, node].all())]
+        began, given = (sequences_of(world.kept, Budget.at(world.kept.stages, stage)) for stage in (before, after))
+        nodes = [node for node in range(world.task.k - 2) if not bool(began.cells.shown[:, node].any())]
         if not nodes:
             continue
-        given = sequences_of(world.kept, stage_budget(stages, min(after - 1, stages.last)))
         one, other = (read_states(world.kept.model(stage), given).states for stage in (before, after))
         for node in nodes:
             moved = _share_read_differently(world, given.cells, node, one, other)

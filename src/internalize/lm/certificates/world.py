@@ -23,9 +23,9 @@ from internalize.lm.data.tasks.parity import Parity
 from internalize.lm.evaluation.evaluate import our_run
 from internalize.lm.probe.discriminant import Discriminant, fit
 from internalize.lm.probe.gradient_signal import mean_attention
-from internalize.lm.probe.probe import child_positions, fitting_half, sequences_of, stage_budget
+from internalize.lm.probe.probe import child_positions, fitting_half, sequences_of
 from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
-from internalize.lm.probe.states import Readings, Sequences, read_states
+from internalize.lm.probe.states import Budget, Readings, Sequences, read_states
 from internalize.lm.training.train import kept_stages
 
 ERROR: Final = 0.01
@@ -68,7 +68,7 @@ class LmWorld:
     @cached_property
     def sequences(self) -> Sequences:
         """What the model is given with everything hidden; a cell is a node."""
-        return sequences_of(self.kept, stage_budget(self.kept.stages, self.kept.stages.last))
+        return sequences_of(self.kept, Budget.at(self.kept.stages, self.kept.stages.count))
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:

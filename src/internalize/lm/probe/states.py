@@ -33,6 +33,12 @@ class Budget:
         """The budget of so many hidden units; where a stage hides as many, it is the last such stage's."""
         return cls(hidden, max((s for s, count in enumerate(stages.hidden) if count == hidden), default=None))
 
+    @classmethod
+    def at(cls, stages: TextStages, number: int) -> "Budget":
+        """What a stage hides, the stages counted from 1; beyond the last, what the last does."""
+        stage = min(number - 1, stages.last)
+        return cls(stages.hidden[stage], stage)
+
     def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, int]:
         """Hidden units of a chain, and slots."""
         if self.stage is not None:
@@ -192,5 +198,6 @@ def _read(head: Any, states: Tensor, tokens: Tensor, predicted: Tensor) -> tuple
 
 
 def at_positions(values: Tensor, positions: Tensor) -> Tensor:
-    """Of examples × positions × …, one position of each example."""
-    return values[torch.arange(len(positions), device=values.device), positions]
+    """Of examples × positions × …, one position of each example; or one for each cell: examples × cells × …."""
+    every = torch.arange(len(positions), device=values.device)
+    return values[every if positions.ndim == 1 else every[:, None], positions]
