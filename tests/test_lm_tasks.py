@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import text_line
@@ -128,16 +127,6 @@ def test_parity_of_a_seed_is_the_papers_of_that_seed():
     for row, example in zip(sequence.tolist(), task.examples("validation", 40, 5), strict=True):
         written = [*example.question.split(), *example.steps, example.answer]
         assert written == ["0" if sign > 0 else "1" for sign in row]
-
-
-def test_parity_by_hand():
-    task = Parity(4, 4, 0)
-    assert task.secret == (0, 1, 2, 3)
-    assert task.levels == (1, 1)
-    bits = [int(words(0, "train", 0, 1)[0]) >> i & 1 for i in range(4)]
-    left, right = bits[0] ^ bits[1], bits[2] ^ bits[3]
-    question = " ".join(map(str, bits))
-    assert task.example("train", 0) == Example(question, (str(left), str(right)), str(left ^ right), (1, 1))
 
 
 def test_hops_by_hand():

@@ -21,8 +21,6 @@ def hidden_nodes(world: LmWorld) -> Finding:
     bits a wide layer gives away everything. So each node has a control, the parity of its bits with one of them exchanged,
     which nobody asked for; where a control can be read as well the verdict is vacuous.
     """
-    if world.not_applicable_reason:
-        return not_applicable(world.not_applicable_reason)
     if world.task.k == 2:
         return not_applicable("k=2 has no hidden nodes")
     cells, nodes = world.sequences.cells, range(world.task.k - 2)
@@ -56,8 +54,6 @@ def frozen_nodes(world: LmWorld) -> Finding:
     The paper's trained layers keep their weights. Here all weights move, and what is asked is that the same direction in the same
     layer still says the same. Nodes that the earlier stage does not have are no part of it.
     """
-    if world.not_applicable_reason:
-        return not_applicable(world.not_applicable_reason)
     if len(world.kept.folders) < 2:
         return not_applicable("the stages were not kept: lm train --keep-stages does")
     found: list[tuple[float, int, int]] = []
@@ -98,8 +94,6 @@ def _share_read_differently(
 def answer(world: LmWorld) -> Finding:
     """The answer in the inference input, generated greedily: the share of questions that are not answered, word for word."""
     kept = world.kept
-    if world.shown_chain_reason:
-        return not_applicable(world.shown_chain_reason)
     found = generate_answers(world.model, kept.text, kept.stages, kept.examples, kept.stages.last)
     wrong = len(kept.examples) - sum(found.right(kept.examples))
     return Finding(wrong / len(kept.examples), ERROR, f"{wrong} of {len(kept.examples)} questions")
