@@ -4,7 +4,7 @@
 import json
 import random
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ from internalize.report.figures.save import svg_bytes
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content, untrained
+from tests.test_lm_certificates import Told
 
 OPTIONS = replace(
     TINY,
@@ -58,16 +59,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def kept(run: Run) -> ProbedModels:
     return open_probed_models(run.path, examples=256)
-
-
-@dataclass(frozen=True)
-class Given(ProbedModels):
-    """Another model in the place of the one that was kept."""
-
-    given: Any = None
-
-    def model(self, stage: int) -> Any:
-        return self.given
 
 
 class Stub(nn.Module):
@@ -102,7 +93,7 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
     assert kept.children is not None
     left, right = kept.children[1]
     stub = Stub(left, right, 8 + 1)  # bits and separator; the slot of step 1 predicts step 2
-    result = probe(Given(**vars(kept), given=stub), hidden=[2])
+    result = probe(Told(**vars(kept), lie=lambda *_: stub), hidden=[2])
     assert [(row["stage"], row["hidden"]) for row in result["rows"][:: 4 * 3]] == [(1, 2), (2, 2), (3, 2)]
     seen = 0
     for row in result["rows"]:
@@ -125,7 +116,8 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
 
 
 def test_agreement_is_about_steps_hidden_before(kept: ProbedModels):
-    rows = probe(Given(**vars(kept), given=kept.model(3)))["rows"]  # each stage's model is the one before
+    same = kept.model(3)
+    rows = probe(Told(**vars(kept), lie=lambda *_: same))["rows"]  # each stage's model is the one before
     assert {(r["stage"], r["step"]) for r in rows if r["agreement"] is not None} == {(3, 1)}  # stage 2 hides step 1
     assert {r["agreement"] for r in rows} == {None, 1.0}
     other = probe(replace(kept, asked=[3]))["rows"]

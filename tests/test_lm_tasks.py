@@ -1,6 +1,7 @@
 """Generated tasks: hand-computed lines, arithmetic, levels, and the same examples in whatever portions."""
 
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import text_line
-from internalize.lm.data.tasks import STREAMS, TASKS, Hops, Multiply, MultiplyTree, Parity, get_task, is_task, usage
+from internalize.lm.data.tasks import TASKS, Hops, Multiply, MultiplyTree, Parity, TaskStream, get_task, is_task, usage
 from internalize.lm.data.tasks.hops import THINGS
 from internalize.parity import ParityTree, add_trace, draw_bits
 
@@ -167,7 +168,7 @@ def test_hops_follow_from_facts_and_lower_levels(hops: int):
 @pytest.mark.parametrize("spec", SPECS)
 def test_same_examples_in_whatever_portions_and_by_the_spec(spec: str):
     task = get_task(spec, 11)
-    for stream in STREAMS:
+    for stream in get_args(TaskStream):
         whole = task.examples(stream, 3, 20)
         assert [task.example(stream, 3 + i) for i in range(20)] == whole
         assert task.examples(stream, 3, 7) + task.examples(stream, 10, 13) == whole

@@ -88,10 +88,12 @@ def sequences_of(kept: ProbedModels, budget: Budget) -> Sequences:
     """What a model is given under a budget, with the tokens of the chain that differ between examples."""
     found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
     by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
-    cells = cells_of(by_steps, found, lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1)
+    cells = cells_of(
+        by_steps, [own for _, own in found], lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1
+    )
     if not cells.keys:
         raise InputError(f"{kept.data}: no token of the chain differs between examples, or too few have it")
-    return Sequences([place.row for place in found], cells, kept.text.pad, kept.stages.options.keep_positions)
+    return Sequences([row for row, _ in found], cells, kept.text.pad, kept.stages.options.keep_positions)
 
 
 def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: Any) -> Iterator[Json]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
-from internalize.lm.data.tasks.base import STREAMS, Task, TaskStream
+from internalize.lm.data.tasks.base import Task, TaskStream
 from internalize.lm.data.tasks.hops import Hops
 from internalize.lm.data.tasks.multiply import Multiply, MultiplyTree
 from internalize.lm.data.tasks.parity import Parity
@@ -53,16 +53,4 @@ def get_task(spec: str, seed: int = 0) -> Task:
     return _KINDS[name](**{"seed": check_seed(seed), **given})
 
 
-__all__ = [
-    "STREAMS",
-    "TASKS",
-    "Hops",
-    "Multiply",
-    "MultiplyTree",
-    "Parity",
-    "Task",
-    "TaskStream",
-    "get_task",
-    "is_task",
-    "usage",
-]
+__all__ = ["TASKS", "Hops", "Multiply", "MultiplyTree", "Parity", "Task", "TaskStream", "get_task", "is_task", "usage"]

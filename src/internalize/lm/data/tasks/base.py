@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Literal
 
 from internalize.counter import check_seed
 from internalize.lm.data.example import Example
 
 TaskStream = Literal["train", "validation", "test"]
-STREAMS: Final[tuple[TaskStream, ...]] = get_args(TaskStream)
 
 
 @dataclass(frozen=True)
