@@ -197,13 +197,6 @@ def test_scattered_replay():
         share(int((hidden[:, 4] ^ hidden[:, 5]).sum()), len(hidden), 1 / 6)
 
 
-@pytest.mark.parametrize(("replay", "update", "shown"), [(1.0, 0, {0}), (0.0, 2, {4}), (0.0, 9, {6})])
-def test_no_replay(replay: float, update: int, shown: set[int]):
-    """None at the first stage, whatever the fraction; none at fraction 0."""
-    collate = collator(method="log-icot", replay=replay)
-    assert set(slots(collate(range(update * BATCH, (update + 2) * BATCH)), collate)) == shown
-
-
 PRODUCT = Example("5 6 3 2 * 7 4 3 4", ("1 2 3 4 5 6 7 8 9 0 " * 4 + "1 2 3 4 5 6",), "5 5 6 0 8 2 0 1")
 """A chain of 46 tokens, as published for four digits."""
 
