@@ -17,6 +17,7 @@ anywhere changes the output. It is the difference from other keys that tells.)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Any, Final
 
@@ -78,7 +79,7 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Childre
         pulls = (_pull(*pair, predicted) for pair in zip(looks, found[len(states) :], strict=True))
         moments.append([torch.stack([pull.sum(0), pull.square().sum(0)]) for pull in pulls])
     by_layer = [torch.cat(parts) for parts in zip(*gradients, strict=True)]
-    scores = [_pull_scores(list(parts), len(by_layer[0])) for parts in zip(*moments, strict=True)]
+    scores = [_pull_scores(parts, len(by_layer[0])) for parts in zip(*moments, strict=True)]
     return [
         [
             CellSignal(
@@ -102,7 +103,7 @@ def _pull(attention: Tensor, gradient: Tensor, predicted: Tensor) -> Tensor:
 
 def _pull_scores(parts: Sequence[Tensor], count: int) -> Tensor:
     """Mean over standard error, from sums and sums of squares over parts of the examples; 0 for keys that the mask hides."""
-    mean, square = sum(parts[1:], parts[0]) / count
+    mean, square = reduce(torch.add, parts) / count
     error = ((square - mean.square()).clamp(min=0) / count).sqrt()
     return torch.where(error > 0, mean / error, 0.0)
 
@@ -112,17 +113,14 @@ def mean_attention(model: Any, sequences: Sequences) -> list[Tensor]:
     cell, the mean over the first `EXAMPLES` examples.
     """
     model.set_attn_implementation("eager")  # the quicker ones do not say what they attend to
-    sums: list[Tensor] = []
-    seen = 0
+    sums: list[list[Tensor]] = []
     with torch.no_grad():
         for some, batch in sequences.batches(model.device, EXAMPLES):
             del batch["labels"]
             predicted = sequences.cells.predicted[some].to(model.device)
             every: tuple[Tensor, ...] = model(**batch, output_attentions=True, use_cache=False).attentions
-            found = [at_positions(layer.transpose(1, 2), predicted).sum(0).cpu() for layer in every]
-            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
-            seen += len(predicted)
-    return [each / seen for each in sums]
+            sums.append([at_positions(layer.transpose(1, 2), predicted).sum(0).cpu() for layer in every])
+    return [reduce(torch.add, parts) / len(sequences.rows[:EXAMPLES]) for parts in zip(*sums, strict=True)]
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:

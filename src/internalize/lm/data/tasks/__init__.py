@@ -4,7 +4,8 @@ A task is named by a spec: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tre
 part of it: `parity:n=16,k=8,seed=3`.
 """
 
-from typing import Any, Final
+from dataclasses import fields
+from typing import Any, Final, cast
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
@@ -14,7 +15,10 @@ from internalize.lm.data.tasks.multiply import Multiply, MultiplyTree
 from internalize.lm.data.tasks.parity import Parity
 
 _KINDS: Final[dict[str, type[Task]]] = {kind.name: kind for kind in (Parity, Multiply, MultiplyTree, Hops)}
-TASKS: Final[dict[str, dict[str, int]]] = {name: kind.options() for name, kind in _KINDS.items()}
+TASKS: Final[dict[str, dict[str, int]]] = {
+    name: {field.name: cast("int", field.default) for field in fields(kind) if field.name != "seed"}
+    for name, kind in _KINDS.items()
+}
 """The names of the tasks and their options with their defaults; seed is one of every task."""
 
 

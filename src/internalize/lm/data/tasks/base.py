@@ -1,7 +1,7 @@
 """What every task is."""
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 from internalize.counter import check_seed
@@ -43,8 +43,3 @@ class Task(ABC):
     def spec(self) -> str:
         """The task as `get_task` reads it, its seed included."""
         return f"{self.name}:{','.join(f'{name}={value}' for name, value in asdict(self).items())}"
-
-    @classmethod
-    def options(cls) -> dict[str, int]:
-        """The options but the seed, with their defaults."""
-        return {field.name: field.default for field in fields(cls) if field.name != "seed"}  # pyright: ignore[reportReturnType]
