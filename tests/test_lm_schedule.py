@@ -78,23 +78,6 @@ def test_no_stage_takes_longer_than_it_may():
     assert half.begins == [0, 100]
 
 
-def test_goes_on_where_it_stopped():
-    """The attempts of a checkpoint, the last good stage and when it last got on are all that a resumed run needs."""
-    options = ScheduleOptions(advance="accuracy", threshold=0.5, stage_steps=40)
-    whole, first = Schedule(options, 5, None), Schedule(options, 5, None)
-    accuracies = [(done, done % 35 / 35) for done in range(5, 200, 5)]
-    for done, accuracy in accuracies:
-        whole.advance(done, accuracy)
-    for done, accuracy in accuracies[:10]:
-        first.advance(done, accuracy)
-    second = Schedule(options, 5, None)
-    second.attempts, second.good, second.best = list(first.attempts), first.good, first.best
-    for done, accuracy in accuracies[10:]:
-        second.advance(done, accuracy)
-    assert second.begins == whole.begins
-    assert len(whole.begins) == 5
-
-
 @given(
     st.sampled_from(("steps", "epochs", "accuracy")),
     st.integers(1, 8),

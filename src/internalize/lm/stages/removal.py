@@ -145,19 +145,16 @@ class TextStages:
         kept = len(chain.units) - hidden
         shown = [token for unit in (chain.units[:kept] if right else chain.units[hidden:]) for token in unit]
         prompt, answer = list(chain.prompt), list(chain.answer)
-        if self.options.padded:
-            gone = [token for unit in chain.units[:hidden] for token in unit] if supervise_hidden else []
-            gone = gone[-slots:] if slots else []
-            middle = [self.slot] * slots
-            labels = [IGNORED] * (len(prompt) + slots - len(gone)) + gone + shown + answer
-            tokens = prompt + middle + shown + answer
-            return Row(tokens, labels, list(range(len(tokens))))
-        tokens = prompt + shown + answer
+        places = slots if self.options.padded else 0
+        gone = [token for unit in chain.units[:hidden] for token in unit] if supervise_hidden and places else []
+        gone = gone[-places:]
+        tokens = prompt + [self.slot] * places + shown + answer
+        labels = [IGNORED] * (len(prompt) + places - len(gone)) + gone + shown + answer
         positions = list(range(len(tokens)))
-        if self.options.keep_positions:
+        if self.options.keep_positions and not self.options.padded:
             after = len(prompt) + (len(shown) if right else 0)
             positions[after:] = range(after + slots, len(tokens) + slots)
-        return Row(tokens, [IGNORED] * len(prompt) + shown + answer, positions)
+        return Row(tokens, labels, positions)
 
     def scattered(self, chain: Chain, gone: Sequence[bool], *, supervise_hidden: bool = False) -> Row:
         """The sequence with any units hidden, each in its place: every token of theirs leaves a slot, or nothing."""
