@@ -1,12 +1,9 @@
-"""What the tests of the lm wing's core share: examples, chains of plain numbers, what hypothesis draws of them."""
+"""What the tests of the lm wing's core share: chains of plain numbers, what hypothesis draws of them."""
 
-import random
-from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from internalize.lm.data.example import Example
 from internalize.lm.options import LM_METHODS, CurriculumOptions
 from internalize.lm.stages.chains import Chain
 
@@ -19,31 +16,6 @@ def chain(*lengths: int, levels: tuple[int, ...] | None = None, first: int = FIR
     ends = list(accumulate(lengths, initial=first))
     units = tuple(tuple(range(end - length, end)) for end, length in zip(ends[1:], lengths, strict=True))
     return Chain(PROMPT, units, levels, ANSWER)
-
-
-def parity(seed: int) -> Example:
-    """A parity of the first 8 of 16 bits, with the tree's nodes as steps and their levels."""
-    chooser = random.Random(seed)
-    bits = [chooser.getrandbits(1) for _ in range(16)]
-    steps: list[int] = []
-    levels: list[int] = []
-    row = bits[:8]
-    while len(row) > 2:
-        row = [a ^ b for a, b in zip(row[::2], row[1::2], strict=True)]
-        steps += row
-        levels += [1 + max(levels, default=0)] * len(row)
-    answer = row[0] ^ row[1]
-    return Example(" ".join(map(str, bits)), tuple(map(str, steps)), str(answer), tuple(levels))
-
-
-def parities(positions: Sequence[int]) -> list[Example]:
-    """A source of parities, one for each position."""
-    return [parity(position) for position in positions]
-
-
-def over_and_over(*examples: Example) -> Callable[[Sequence[int]], list[Example]]:
-    """A source that has these examples in turn."""
-    return lambda positions: [examples[position % len(examples)] for position in positions]
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """Why a stage has not got on: each reason where it holds, and the next one where it does not."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,40 +119,35 @@ def test_the_model_before_is_the_one_that_the_stage_began_with():
     assert (reasons(found)[2], found["found"]) == ("faint", [1])
 
 
-def test_a_shown_step_that_the_model_cannot_write_is_no_reason_to_wait():
-    given = rows(2, 2, (None, LAYERS, None), (9.0, 9.0))
-    for row in given:
-        row["shown"] = float(row["step"] != 2)
-    (found,) = accounts(given, OWN, BEFORE, MADE_OF)
-    assert reasons(found) == {1: "pulled", 3: "late"}  # step 2 is hidden, and there too late
-    for row in given:
-        row["shown"] = 1.0
-    (found,) = accounts(given, OWN, BEFORE, MADE_OF)
-    assert reasons(found) == {1: "pulled", 3: "pulled"}
+@pytest.mark.parametrize(
+    ("read", "pull", "change", "expected"),
+    [
+        # A shown step that the model cannot write is no reason to wait; step 2 is hidden, and there too late.
+        ((None, LAYERS, None), (9.0, 9.0), lambda row: {"shown": float(row["step"] != 2)}, {1: "pulled", 3: "late"}),
+        ((None, LAYERS, None), (9.0, 9.0), lambda row: {"shown": 1.0}, {1: "pulled", 3: "pulled"}),
+        # Layers at which a child is not there yet do not count.
+        (
+            (1, 2, None),
+            (1.0, 1.0),
+            lambda row: {"child_pull": [9.0, 9.0]} if 0 < row["layer"] < 3 else {},
+            {3: "faint"},
+        ),
+        # Late is also where nothing is asked in the layers that are left.
+        ((1, LAYERS - 1, None), None, lambda row: {}, {3: "late"}),
+        # The places of the children are not known.
+        ((1, 1, None), None, lambda row: {"child_attention": None}, {3: "unknown"}),
+    ],
+)
+def test_one_model(read: Any, pull: Any, change: Callable[[Any], dict[str, Any]], expected: dict[int, str]):
+    (found,) = accounts([row | change(row) for row in rows(2, 2, read, pull)], OWN, BEFORE, MADE_OF)
+    assert reasons(found) == expected
 
 
-def test_layers_at_which_a_child_is_not_there_yet_do_not_count():
-    given = rows(2, 2, (1, 2, None), (1.0, 1.0))
-    for row in given:
-        if row["step"] == 3 and row["layer"] in (1, 2):
-            row["child_pull"] = [9.0, 9.0]
-    assert reasons(accounts(given, OWN, BEFORE, MADE_OF)[0]) == {3: "faint"}
-
-
-def test_late_is_also_where_nothing_is_asked_in_the_layers_that_are_left():
-    given = rows(2, 2, (1, LAYERS - 1, None), None)
-    assert reasons(accounts(given, OWN, BEFORE, MADE_OF)[0]) == {3: "late"}
-
-
-def test_where_children_or_their_places_are_not_known():
+def test_where_children_are_not_known():
     before, now = rows(1, 2, (1, 1, None), None), rows(2, 2, (1, None, None), None)
     assert reasons(accounts(before + now, OWN, BEFORE)[-1]) == {2: "lost", 3: "unknown"}
     without = [row for row in rows(2, 2, (1, 1, None)) if row["step"] != 2]  # its token never differs
     assert reasons(accounts(without, OWN, BEFORE, MADE_OF)[-1]) == {3: "unknown"}
-    nowhere = rows(2, 2, (1, 1, None), None)
-    for row in nowhere:
-        row["child_attention"] = None
-    assert reasons(accounts(nowhere, OWN, BEFORE, MADE_OF)[-1]) == {3: "unknown"}
 
 
 def test_only_a_stages_own_budget_is_accounted_for():

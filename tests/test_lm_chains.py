@@ -67,14 +67,6 @@ def test_pieces(tokenizer):
             assert tokenizer(line)["input_ids"] == whole[:-1]
 
 
-def test_begin_token():
-    """It stands before the prompt where the tokenizer puts it before a text, and nowhere else."""
-    [without] = TextFormat(byte_tokenizer(begin=False)).chains([SUM])
-    [with_begin] = TextFormat(byte_tokenizer(begin=True)).chains([SUM])
-    assert with_begin.prompt == (0, *without.prompt)
-    assert (with_begin.units, with_begin.answer) == (without.units, without.answer)
-
-
 def test_tokens_as_units(tokenizer):
     """Each token for itself, with the level of its step."""
     [by_step] = TextFormat(tokenizer).chains([SUM])

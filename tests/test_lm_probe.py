@@ -4,7 +4,7 @@
 import json
 import random
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from internalize.commands.cli import main
 from internalize.lm.certificates.world import LmWorld
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import write_examples
-from internalize.lm.probe.gradient_signal import _values_on_children, measure_signals
+from internalize.lm.probe.gradient_signal import _on_children, measure_signals
 from internalize.lm.probe.probe import child_positions, probe, sequences_of
 from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
 from internalize.lm.probe.states import Budget, read_states
@@ -32,6 +32,7 @@ from internalize.report.figures.save import svg_bytes
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content, untrained
+from tests.test_lm_certificates import Told
 
 OPTIONS = replace(
     TINY,
@@ -58,16 +59,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def kept(run: Run) -> ProbedModels:
     return open_probed_models(run.path, examples=256)
-
-
-@dataclass(frozen=True)
-class Given(ProbedModels):
-    """Another model in the place of the one that was kept."""
-
-    given: Any = None
-
-    def model(self, stage: int) -> Any:
-        return self.given
 
 
 class Stub(nn.Module):
@@ -102,7 +93,7 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
     assert kept.children is not None
     left, right = kept.children[1]
     stub = Stub(left, right, 8 + 1)  # bits and separator; the slot of step 1 predicts step 2
-    result = probe(Given(**vars(kept), given=stub), hidden=[2])
+    result = probe(Told(**vars(kept), lie=lambda *_: stub), hidden=[2])
     assert [(row["stage"], row["hidden"]) for row in result["rows"][:: 4 * 3]] == [(1, 2), (2, 2), (3, 2)]
     seen = 0
     for row in result["rows"]:
@@ -125,7 +116,8 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
 
 
 def test_agreement_is_about_steps_hidden_before(kept: ProbedModels):
-    rows = probe(Given(**vars(kept), given=kept.model(3)))["rows"]  # each stage's model is the one before
+    same = kept.model(3)
+    rows = probe(Told(**vars(kept), lie=lambda *_: same))["rows"]  # each stage's model is the one before
     assert {(r["stage"], r["step"]) for r in rows if r["agreement"] is not None} == {(3, 1)}  # stage 2 hides step 1
     assert {r["agreement"] for r in rows} == {None, 1.0}
     other = probe(replace(kept, asked=[3]))["rows"]
@@ -152,13 +144,11 @@ def on_different_keys(values: torch.Tensor) -> list[float]:
 
 
 def test_a_key_stands_for_one_child():
-    values = torch.tensor([[[0.0, 0.9, 0.2, 0.3]]])  # one cell, one head
-    assert _values_on_children(values, [[(1, 0), (2, 1)]]) == [pytest.approx([0.9, 0.2])]
-    assert _values_on_children(values, [[(1, 0), (3, 1)]]) == [pytest.approx([0.9, 0.3])]
-    assert _values_on_children(values, [[(1,), (1,)]]) == [
-        pytest.approx([0.9, 0.9])
-    ]  # there is no other: nothing is in slots
-    assert _values_on_children(values, [None]) == [None]
+    values = torch.tensor([[0.0, 0.9, 0.2, 0.3]])  # one head
+    assert _on_children(values, [(1, 0), (2, 1)]) == pytest.approx([0.9, 0.2])
+    assert _on_children(values, [(1, 0), (3, 1)]) == pytest.approx([0.9, 0.3])
+    assert _on_children(values, [(1,), (1,)]) == pytest.approx([0.9, 0.9])  # there is no other: nothing is in slots
+    assert _on_children(values, None) is None
 
 
 def test_attention_is_the_models_own(kept: ProbedModels):
@@ -195,10 +185,10 @@ def test_pull_is_the_gradient_of_the_attention_score(kept: ProbedModels):
     pull = -torch.autograd.grad(loss.sum(), mask)[0][:, 0].double()
     scores = pull.mean(0) / (pull.var(0, correction=0) / count).sqrt()
     answer = scores[8 + 1 + 2]  # from its separator
-    assert found.pull[1][2] == pytest.approx(on_different_keys(answer), rel=1e-3)
+    assert found[1][2].child_pull == pytest.approx(on_different_keys(answer), rel=1e-3)
     others = [answer[key].item() for key in range(8 + 1 + 3) if key not in (8, 9, 10)]
-    assert found.other_pull[1][2] == pytest.approx(sorted(others)[(len(others) - 1) // 2], rel=1e-3)
-    assert (found.pull[0], found.other_pull[0]) == ([None] * 3, [None] * 3)
+    assert found[1][2].other_pull == pytest.approx(sorted(others)[(len(others) - 1) // 2], rel=1e-3)
+    assert {(each.child_pull, each.other_pull) for each in found[0]} == {(None, None)}
 
 
 def test_what_is_kept_changes_nothing(run: Run, tmp_path: Path):
@@ -309,7 +299,7 @@ def test_figure():
     assert svg_bytes(drawing.figure) == svg_bytes(draw_reading(result).figure)
 
 
-def test_accounts_of_a_run(run: Run, kept: ProbedModels, capsys: pytest.CaptureFixture[str]):
+def test_accounts_of_a_run(run: Run, kept: ProbedModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert kept.before == {2: 1, 3: 2}
     found = probe(kept)["accounts"]
     assert [(each["stage"], each["hidden"], each["steps"]) for each in found] == [(1, 0, 3), (2, 1, 3), (3, 2, 3)]
@@ -317,13 +307,9 @@ def test_accounts_of_a_run(run: Run, kept: ProbedModels, capsys: pytest.CaptureF
     assert main(["lm", "probe", str(run.path), "--examples", "256"]) == 0
     printed = capsys.readouterr().out
     assert all(f"stage {each['stage']}, {each['hidden']} hidden, 3 steps with the answer" in printed for each in found)
-
-
-def test_accounts_of_some_of_a_run(run: Run, kept: ProbedModels, tmp_path: Path):
     assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
     read = probe(replace(kept, asked=[3]))
-    (last,) = read["accounts"]
-    assert last == next(each for each in probe(kept)["accounts"] if each["stage"] == 3)  # the one before is read for it
+    assert read["accounts"] == found[2:]  # the model before is read for it
     assert {row["stage"] for row in read["rows"]} == {3}
     for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
         (run.path / "stages" / "stage-2").rename(tmp_path / name)

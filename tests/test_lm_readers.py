@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.readers import (
-    MAX_LINE,
-    from_dataset,
-    json_line,
-    read_examples,
-    scan,
-    text_line,
-    write_examples,
-)
+from internalize.lm.data.readers import MAX_LINE, as_json, from_dataset, read_examples, scan, text_line, write_examples
 from internalize.lm.data.tasks import get_task
 
 DUCKS = Example("Janet’s ducks lay 16 eggs.  How much?", ("<<16-3-4=9>>", "<<9*2=18>>"), "18")
@@ -72,7 +64,7 @@ BAD_JSON: dict[str, tuple[bytes, str]] = {
     "sharps": (b'{"question": "a", "answer": "b #### 2 #### 3"}', "'####' more than once"),
     "long": (b'{"question": "' + b"a" * MAX_LINE + b'"}', f"longer than {MAX_LINE} bytes"),
 }
-FORMATS = [("bad.txt", GOOD_TEXT.encode(), BAD_TEXT), ("bad.jsonl", json_line(DUCKS).encode(), BAD_JSON)]
+FORMATS = [("bad.txt", GOOD_TEXT.encode(), BAD_TEXT), ("bad.jsonl", json.dumps(as_json(DUCKS)).encode(), BAD_JSON)]
 
 
 @pytest.mark.parametrize(("name", "good", "cases"), FORMATS)
@@ -106,8 +98,8 @@ def test_a_file_with_every_bad_line(
 
 def test_a_line_of_exactly_the_limit_is_read(tmp_path: Path):
     path = tmp_path / "long.txt"
-    for end in (b"", b"\n", b"\r\n"):
-        path.write_bytes(b"a" * (MAX_LINE - 10) + b"||b #### 2" + end)
+    for mark, end in ((b"", b""), (b"", b"\n"), (b"\xef\xbb\xbf", b"\r\n")):
+        path.write_bytes(mark + b"a" * (MAX_LINE - 10) + b"||b #### 2" + end)
         (example,), problems = scan(path)
         assert problems == []
         assert len(example.question) == MAX_LINE - 10
@@ -119,13 +111,9 @@ def test_no_file_no_examples(tmp_path: Path, name: str):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(InputError, match=r"cannot read .*: (No such file|Is a directory)|is empty"):
         read_examples(tmp_path / name)
-
-
-def test_only_bad_lines_are_an_error_even_when_skipped(tmp_path: Path):
-    path = tmp_path / "bad.txt"
-    path.write_text("a\n")
-    with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):
-        read_examples(path, skip_bad=True)
+    (tmp_path / "empty.txt").write_text("a\n")
+    with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):  # though it may be skipped
+        read_examples(tmp_path / "empty.txt", skip_bad=True)
 
 
 def test_text_steps(tmp_path: Path):

@@ -24,15 +24,14 @@ def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]]
     for step, stage, accuracy in evaluations:
         run.append_metrics({"step": step, "stage": stage, "exact_match": accuracy})
     records = [{"stage": stage + 1, "steps": 10 + stage} for stage in range(stages)]
-    result = {
-        "exact_match": exact,
-        "word_match": (1 + exact) / 2,
-        "examples": 200,
-        "stages": records,
-        "steps": 40,
-        "tokens": 1001,
-    }
-    run.finish({**result, "tokens_per_answer": 3.0, "seconds": 2.0})
+    result = {"exact_match": exact, "word_match": (1 + exact) / 2, "examples": 200, "stages": records, "steps": 40}
+    run.finish({**result, "tokens": 1001, "tokens_per_answer": 3.0, "seconds": 2.0})
+
+
+def row_of(setting: MethodSetting, seeds: tuple[int, ...], folder: Path) -> dict[str, Any]:
+    row = _row(setting, seeds, folder)
+    assert row is not None
+    return row
 
 
 def test_row_of_finished_runs(tmp_path: Path):
@@ -40,13 +39,11 @@ def test_row_of_finished_runs(tmp_path: Path):
     folder = tmp_path / setting.folder
     assert _row(setting, (0, 1), tmp_path) is None
     finished(folder / "seed-0", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
-    row = _row(setting, (0, 1), tmp_path)
-    assert row is not None
+    row = row_of(setting, (0, 1), tmp_path)
     assert (row["exact_match_low"], row["exact_match_high"]) == wilson(200, 200)
     finished(folder / "seed-1", 0.98, [(10, 1, 1.0), (20, 2, 0.5)])
     finished(folder / "seed-2", 0.5, [(10, 1, 0.5)], stages=1)
-    row = _row(setting, (0, 1, 2), tmp_path)
-    assert row is not None
+    row = row_of(setting, (0, 1, 2), tmp_path)
     mean, low, _ = mean_interval([1.0, 0.98, 0.5])
     assert row == {
         "method": "log-icot",
@@ -81,12 +78,10 @@ def test_row_of_finished_runs(tmp_path: Path):
         "seconds": 2.0,
         "runs": [str(folder / f"seed-{seed}") for seed in range(3)],
     }
-    pair = _row(setting, (0, 1), tmp_path)
-    assert pair is not None
+    pair = row_of(setting, (0, 1), tmp_path)
     assert (pair["steps_to_99"], pair["steps_after_explicit"]) == (30, 20)  # half of them got there
     finished(folder / "seed-3", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
-    alike = _row(setting, (0, 3), tmp_path)
-    assert alike is not None
+    alike = row_of(setting, (0, 3), tmp_path)
     assert (alike["exact_match_low"], alike["exact_match_high"]) == wilson(400, 400)  # no spread is not certainty
 
 
@@ -96,8 +91,7 @@ def test_a_stage_that_was_given_up_is_not_reached(tmp_path: Path):
     finished(folder, 0.5, [(10, 1, 1.0), (20, 3, 0.5), (30, 2, 0.9)])
     for order, reached in (([1, 3, 2], 0), ([1, 3, 2, 3], 1)):
         write_json(folder / "result.json", {**Run(folder).result, "stages": [{"stage": s, "steps": 9} for s in order]})
-        row = _row(setting, (0,), tmp_path)
-        assert row is not None
+        row = row_of(setting, (0,), tmp_path)
         assert (row["reached"], row["attempts"]) == (reached, len(order))
 
 
@@ -109,12 +103,10 @@ def test_stages_are_those_of_each_run(tmp_path: Path):
     source = of_examples([Example(f"{n}", ("1",), "1") for n in range(40)], 0)
     work = Internalization(setting.options, source=source)
     assert work.stages.count == 2
-    row = _row(setting, (0,), tmp_path)
-    assert row is not None
+    row = row_of(setting, (0,), tmp_path)
     assert (row["reached"], row["each"][0]["after_explicit"]) == (0, None)
     work.save(folder / "model", make_model(setting.options, work.config, 0))
-    row = _row(setting, (0,), tmp_path)
-    assert row is not None
+    row = row_of(setting, (0,), tmp_path)
     assert (row["reached"], row["each"][0]["after_explicit"], row["steps_to_99"]) == (1, 10, 20)
 
 
@@ -143,12 +135,5 @@ def test_against_linear():
     spread = 12.7062 * math.log(2) / 2
     assert log["ratio_low"] == pytest.approx(math.sqrt(0.5) * math.exp(-spread))
     assert log["ratio_high"] == pytest.approx(math.sqrt(0.5) * math.exp(spread))
-    assert alone == {
-        "seeds": 1,
-        "exact_match": 0.0,
-        "exact_match_low": None,
-        "ratio_seeds": 0,
-        "ratio": None,
-        "ratio_low": None,
-        "ratio_high": None,
-    }
+    nothing = dict.fromkeys(("exact_match_low", "ratio", "ratio_low", "ratio_high"))
+    assert alone == {"seeds": 1, "exact_match": 0.0, "ratio_seeds": 0, **nothing}

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,57 +16,40 @@ BATCHES = 25_250  # an epoch of 808 000 examples in batches of 32
 TOKENS = 46  # of the chain of a 4 × 4 digit multiplication
 
 
-def published(*, first_epochs: float = 0.0) -> Schedule:
-    """The linear schedule of Deng et al.: eight tokens an epoch."""
-    options = ScheduleOptions(advance="epochs", stages_per_epoch=8, first_epochs=first_epochs)
-    return Schedule(options, TOKENS + 1, BATCHES)
-
-
-def test_published_schedule():
-    """One more token every round(25 250 / 8) = 3 156 batches, the first at batch 3 156 counted from 0."""
-    schedule = published()
-    assert schedule.begins == [3156 * tokens for tokens in range(TOKENS + 1)]
-    assert [schedule.stage(batch) for batch in (0, 3155, 3156, 6311, 6312)] == [0, 0, 1, 1, 2]
-    assert schedule.stage(46 * 3156 - 1) == 45
-    assert schedule.stage(46 * 3156) == 46
-    assert schedule.stage(200 * BATCHES) == 46
-    assert schedule.unsmoothed == 0
-
-
-@pytest.mark.parametrize(("epochs", "shift"), [(1, BATCHES), (3, 3 * BATCHES), (0.5, BATCHES // 2)])
-def test_pretraining_epochs_shift_it(epochs: float, shift: int):
-    """The count down to the first removal starts after them, and until then nothing is smoothed either."""
-    schedule = published(first_epochs=epochs)
+@pytest.mark.parametrize(("epochs", "shift"), [(0, 0), (1, BATCHES), (3, 3 * BATCHES), (0.5, BATCHES // 2)])
+def test_published_schedule(epochs: float, shift: int):
+    """Eight tokens an epoch (Deng et al.): one more every round(25 250 / 8) = 3 156 batches, the first at batch 3 156 counted from
+    0, or from the end of the epochs of pretraining. Until then nothing is smoothed either.
+    """
+    options = ScheduleOptions(advance="epochs", stages_per_epoch=8, first_epochs=epochs)
+    schedule = Schedule(options, TOKENS + 1, BATCHES)
     assert schedule.begins == [0, *(shift + 3156 * tokens for tokens in range(1, TOKENS + 1))]
+    updates = {0: 0, 3155: 0, 3156: 1, 6311: 1, 6312: 2, 46 * 3156 - 1: 45, 46 * 3156: 46, 200 * BATCHES: 46}
+    assert {update: schedule.stage(shift + update) for update in updates} == updates
     assert schedule.unsmoothed == shift
-    assert schedule.stage(shift) == 0
-    assert schedule.stage(shift + 3156) == 1
 
 
 @pytest.mark.parametrize(
-    ("updates", "per_epoch", "begins"),
+    ("options", "begins"),
     [
-        (10, 4, [0, 2, 4, 6]),  # 2.5, rounded as Python does and as published
-        (10, 8, [0, 1, 2, 3]),
-        (10, 100, [0, 1, 2, 3]),  # more stages than updates: one each
-        (10, 0.5, [0, 20, 40, 60]),
+        ({"advance": "epochs", "stages_per_epoch": 4}, [0, 2, 4, 6]),  # 2.5, rounded as Python does and as published
+        ({"advance": "epochs", "stages_per_epoch": 8}, [0, 1, 2, 3]),
+        ({"advance": "epochs", "stages_per_epoch": 100}, [0, 1, 2, 3]),  # more stages than updates: one each
+        ({"advance": "epochs", "stages_per_epoch": 0.5}, [0, 20, 40, 60]),
+        ({"advance": "steps", "stage_steps": 10}, [0, 10, 20, 30]),
+        ({"advance": "steps", "stage_steps": 10, "first_steps": 25}, [0, 25, 35, 45]),
     ],
 )
-def test_by_epochs(updates: int, per_epoch: float, begins: list[int]):
-    assert Schedule(ScheduleOptions(advance="epochs", stages_per_epoch=per_epoch), 4, updates).begins == begins
+def test_fixed_schedules(options: dict[str, Any], begins: list[int]):
+    """Of four stages and ten updates an epoch; no accuracy changes them."""
+    schedule = Schedule(ScheduleOptions(**options), 4, 10)
+    assert not schedule.advance(1000, 1.0)
+    assert schedule.begins == begins
 
 
 def test_epochs_need_an_end():
     with pytest.raises(InputError, match="a generated task has none"):
         Schedule(ScheduleOptions(advance="epochs"), 4, None)
-
-
-@pytest.mark.parametrize(("first", "begins"), [(None, [0, 10, 20, 30]), (25, [0, 25, 35, 45])])
-def test_by_steps(first: int | None, begins: list[int]):
-    schedule = Schedule(ScheduleOptions(advance="steps", stage_steps=10, first_steps=first), 4, None)
-    assert schedule.begins == begins
-    assert not schedule.advance(1000, 1.0)
-    assert schedule.begins == begins
 
 
 def test_by_accuracy():
@@ -89,29 +73,9 @@ def test_no_stage_takes_longer_than_it_may():
         schedule.advance(done, 0.0)
     assert schedule.begins == [0, 50, 80, 110]
     assert [schedule.longest(stage) for stage in range(4)] == [50, 30, 30, math.inf]
-
-
-def test_the_first_stage_may_take_half_of_all():
-    schedule = Schedule(ScheduleOptions(advance="accuracy", steps=200, stage_steps=30), 2, None)
-    assert [done for done in range(1, 200) if schedule.advance(done, 0.5)] == [99]
-    assert schedule.begins == [0, 100]
-
-
-def test_goes_on_where_it_stopped():
-    """The attempts of a checkpoint, the last good stage and when it last got on are all that a resumed run needs."""
-    options = ScheduleOptions(advance="accuracy", threshold=0.5, stage_steps=40)
-    whole, first = Schedule(options, 5, None), Schedule(options, 5, None)
-    accuracies = [(done, done % 35 / 35) for done in range(5, 200, 5)]
-    for done, accuracy in accuracies:
-        whole.advance(done, accuracy)
-    for done, accuracy in accuracies[:10]:
-        first.advance(done, accuracy)
-    second = Schedule(options, 5, None)
-    second.attempts, second.good, second.best = list(first.attempts), first.good, first.best
-    for done, accuracy in accuracies[10:]:
-        second.advance(done, accuracy)
-    assert second.begins == whole.begins
-    assert len(whole.begins) == 5
+    half = Schedule(ScheduleOptions(advance="accuracy", steps=200, stage_steps=30), 2, None)
+    assert [done for done in range(1, 200) if half.advance(done, 0.5)] == [99], "the first stage may take half of all"
+    assert half.begins == [0, 100]
 
 
 @given(

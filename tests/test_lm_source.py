@@ -157,8 +157,12 @@ def test_validation_examples_of_ones_own_and_small_tasks():
     given = [Example("7", (), "14")]
     assert of_task(Doubling(), validation=given, held_out=20).validation == given
     said: list[str] = []
-    assert of_task(Doubling(most=10), held_out=3, say=said.append).validation
-    assert "doubling:most=10,seed=0 has 10 questions: too few to hold some out" in said[0]
+    source = of_task(get_task("parity:n=4,k=2", 0), held_out=20, say=said.append)
+    assert "parity:n=4,k=2,seed=0 has 16 questions: too few to hold some out" in said[0]
+    assert len(source.validation) == 20
+    sample = source.training_sample(50)
+    assert len(sample) == len(set(sample)) <= 16
+    assert len(open_source("parity", 0).training_sample(50)) == 50
 
 
 def test_every_product_held_out_for_the_test_is_asked():

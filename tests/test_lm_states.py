@@ -66,30 +66,30 @@ def test_tokens_stand_where_the_loss_would_look_for_them(
     hidden = data.draw(st.integers(0, len(stages.count_slots) - 1))
     for budget in (Budget(stages.hidden[stage], stage), Budget.of(stages, hidden), Budget(hidden, None)):
         for each in chains:
-            found = places(stages, each, budget)
+            row, found = places(stages, each, budget)
             count, slots = budget.of_chain(stages, each)
             labels = stages.sequence(each, count, slots, supervise_hidden=options.padded).labels
-            assert found.tokens == [token for unit in (*each.units, each.answer) for token in unit]
-            for token, own, predicted, shown in zip(found.tokens, found.own, found.predicted, found.shown, strict=True):
+            assert [place.token for place in found] == [token for unit in (*each.units, each.answer) for token in unit]
+            for token, own, predicted, shown in found:
                 assert 0 <= predicted < len(labels)
                 if shown:
-                    assert found.row.tokens[own] == labels[own] == token
+                    assert row.tokens[own] == labels[own] == token
                     assert predicted == own - 1
                 elif own != predicted:  # it has a slot
-                    assert (found.row.tokens[own], labels[own]) == (SLOT, token)
+                    assert (row.tokens[own], labels[own]) == (SLOT, token)
                     assert predicted == own - 1
                 else:  # where the model is about to write what comes after the gap
                     assert labels[own] == IGNORED or options.side == "right"
             gone = sum(
                 map(len, each.units[len(each.units) - count :] if options.side == "right" else each.units[:count])
             )
-            assert found.shown.count(False) == gone
+            assert [place.shown for place in found].count(False) == gone
 
 
 def test_cells_of_chains_of_different_lengths():
     chains = [chain(1, 2), chain(1, first=200), chain(2, 2, first=300)]
     stages = TextStages.measure(CurriculumOptions(method="cot"), chains, SLOT)
-    found = [places(stages, each, Budget(0, 0)) for each in chains]
+    found = [places(stages, each, Budget(0, 0))[1] for each in chains]
     cells = cells_of(chains, found, lambda tokens: len(tokens.unique()) > 1)  # the answers are all the same
     assert cells.keys == [(0, 0), (1, 0), (1, 1)]  # (0, 1) is in one chain only
     assert cells.tokens.tolist() == [[100, 101, 102], [200, IGNORED, IGNORED], [300, 302, 303]]

@@ -10,7 +10,7 @@ paper. All is measured on the last stage's model with everything hidden, but for
 
 from collections.abc import Callable, Sequence
 
-from internalize.certificate import Certificate, Finding, Statement, chosen
+from internalize.certificate import Certificate, Finding, Statement, chosen, not_applicable
 from internalize.lm.certificates.child_attention import child_attention, child_mass
 from internalize.lm.certificates.hidden_nodes import answer, frozen_nodes, hidden_nodes
 from internalize.lm.certificates.world import LmWorld
@@ -59,8 +59,12 @@ def certify(
     finite = all(bool(states.isfinite().all()) for states in world.readings.states)
     found: list[Certificate] = []
     for name, statement in asked.items():
-        nothing = Finding(float("nan"), 0.0, "the model computes numbers that are not finite")
-        result = statement.check(world) if finite else nothing
+        if not finite:
+            result = Finding(float("nan"), 0.0, "the model computes numbers that are not finite")
+        elif reason := world.shown_chain_reason if name == "answer" else world.not_applicable_reason:
+            result = not_applicable(reason)
+        else:
+            result = statement.check(world)
         found.append(statement.certificate(name, result, world.kept.seed, "float32"))
         report(len(found), len(asked), name)
     return found

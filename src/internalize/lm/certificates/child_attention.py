@@ -26,13 +26,7 @@ MASS: Final = 0.5
 """Largest mass off the children: they get as much as all other positions together."""
 
 
-def _attention_of_nodes(world: LmWorld) -> list[tuple[float, float, int]] | str:
-    """`_attention_on_children` of every node, or why there is nothing to see."""
-    if world.not_applicable_reason:
-        return world.not_applicable_reason
-    if not world.kept.stages.options.padded:
-        return "deleted steps leave no slots, so nodes have no places to attend to"
-    return [_attention_on_children(world, node) for node in range(world.task.k - 1)]
+NO_SLOTS: Final = not_applicable("deleted steps leave no slots, so nodes have no places to attend to")
 
 
 def child_attention(world: LmWorld) -> Finding:
@@ -41,11 +35,10 @@ def child_attention(world: LmWorld) -> Finding:
     The paper has \((1-\delta)/2 \le \sigma \le 1/2\) in its one head, δ next to nothing. Here each child may have a head of its own
     and more than ½ of it, so only the lower side is asked for, and half of it.
     """
-    if isinstance(seen := _attention_of_nodes(world), str):
-        return not_applicable(seen)
-    worst = min(range(len(seen)), key=lambda node: seen[node][0])
-    weaker, _, sight = seen[worst]
-    where = f"{world.name(worst)} has {weaker:.3f} on the lesser child; uniform attention has {1 / sight:.3f}"
+    if not world.kept.stages.options.padded:
+        return NO_SLOTS
+    (weaker, _, sight), worst = _worst_node(world, 0)
+    where = f"{worst} has {weaker:.3f} on the lesser child; uniform attention has {1 / sight:.3f}"
     return Finding(max(0.0, 0.5 - weaker), SHORT, where)
 
 
@@ -54,14 +47,18 @@ def child_mass(world: LmWorld) -> Finding:
 
     In the paper it is next to nothing. Here it may be as much as what the children get.
     """
-    if isinstance(seen := _attention_of_nodes(world), str):
-        return not_applicable(seen)
-    worst = min(range(len(seen)), key=lambda node: seen[node][1])
-    _, mass, sight = seen[worst]
-    where = (
-        f"{world.name(worst)} has {mass:.3f} on both children in its best head; uniform attention has {2 / sight:.3f}"
-    )
+    if not world.kept.stages.options.padded:
+        return NO_SLOTS
+    (_, mass, sight), worst = _worst_node(world, 1)
+    where = f"{worst} has {mass:.3f} on both children in its best head; uniform attention has {2 / sight:.3f}"
     return Finding(1 - mass, MASS, where)
+
+
+def _worst_node(world: LmWorld, by: int) -> tuple[tuple[float, float, int], str]:
+    """`_attention_on_children` of the node that has least of its number ``by``, and that node's name."""
+    seen = [_attention_on_children(world, node) for node in range(world.task.k - 1)]
+    worst = min(range(len(seen)), key=lambda node: seen[node][by])
+    return seen[worst], world.name(worst)
 
 
 def _attention_on_held_places(world: LmWorld, node: int) -> list[Tensor]:

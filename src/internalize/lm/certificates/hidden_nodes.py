@@ -8,8 +8,8 @@ from torch import Tensor
 
 from internalize.certificate import Finding, not_applicable
 from internalize.lm.certificates.world import ERROR, LmWorld
-from internalize.lm.probe.probe import sequences_of, stage_budget
-from internalize.lm.probe.states import Cells, at_positions, read_states
+from internalize.lm.probe.probe import sequences_of
+from internalize.lm.probe.states import Budget, Cells, at_positions, read_states
 from internalize.lm.training.generation import generate_answers
 
 
@@ -21,8 +21,6 @@ def hidden_nodes(world: LmWorld) -> Finding:
     bits a wide layer gives away everything. So each node has a control, the parity of its bits with one of them exchanged,
     which nobody asked for; where a control can be read as well the verdict is vacuous.
     """
-    if world.not_applicable_reason:
-        return not_applicable(world.not_applicable_reason)
     if world.task.k == 2:
         return not_applicable("k=2 has no hidden nodes")
     cells, nodes = world.sequences.cells, range(world.task.k - 2)
@@ -56,19 +54,15 @@ def frozen_nodes(world: LmWorld) -> Finding:
     The paper's trained layers keep their weights. Here all weights move, and what is asked is that the same direction in the same
     layer still says the same. Nodes that the earlier stage does not have are no part of it.
     """
-    if world.not_applicable_reason:
-        return not_applicable(world.not_applicable_reason)
     if len(world.kept.folders) < 2:
         return not_applicable("the stages were not kept: lm train --keep-stages does")
     found: list[tuple[float, int, int]] = []
     missing = 0
     for before, after in world.kept.lineage:
-        stages = world.kept.stages
-        hidden = ~sequences_of(world.kept, stage_budget(stages, min(before - 1, stages.last))).cells.shown
-        nodes = [node for node in range(world.task.k - 2) if bool(hidden[:, node].all())]
+        began, given = (sequences_of(world.kept, Budget.at(world.kept.stages, stage)) for stage in (before, after))
+        nodes = [node for node in range(world.task.k - 2) if not bool(began.cells.shown[:, node].any())]
         if not nodes:
             continue
-        given = sequences_of(world.kept, stage_budget(stages, min(after - 1, stages.last)))
         one, other = (read_states(world.kept.model(stage), given).states for stage in (before, after))
         for node in nodes:
             moved = _share_read_differently(world, given.cells, node, one, other)
@@ -100,8 +94,6 @@ def _share_read_differently(
 def answer(world: LmWorld) -> Finding:
     """The answer in the inference input, generated greedily: the share of questions that are not answered, word for word."""
     kept = world.kept
-    if world.shown_chain_reason:
-        return not_applicable(world.shown_chain_reason)
     found = generate_answers(world.model, kept.text, kept.stages, kept.examples, kept.stages.last)
     wrong = len(kept.examples) - sum(found.right(kept.examples))
     return Finding(wrong / len(kept.examples), ERROR, f"{wrong} of {len(kept.examples)} questions")

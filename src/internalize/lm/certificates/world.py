@@ -23,9 +23,9 @@ from internalize.lm.data.tasks.parity import Parity
 from internalize.lm.evaluation.evaluate import our_run
 from internalize.lm.probe.discriminant import Discriminant, fit
 from internalize.lm.probe.gradient_signal import mean_attention
-from internalize.lm.probe.probe import child_positions, fitting_half, sequences_of, stage_budget
+from internalize.lm.probe.probe import child_positions, fitting_half, sequences_of
 from internalize.lm.probe.probed_models import ProbedModels, open_probed_models
-from internalize.lm.probe.states import Readings, Sequences, read_states
+from internalize.lm.probe.states import Budget, Readings, Sequences, read_states
 from internalize.lm.training.train import kept_stages
 
 ERROR: Final = 0.01
@@ -40,16 +40,6 @@ class LmWorld:
     task: Parity
 
     @classmethod
-    def of(cls, kept: ProbedModels) -> "LmWorld":
-        """The world of models that were trained on parity, every node being one token."""
-        task = get_task(kept.data, kept.seed) if is_task(kept.data) else None
-        if not isinstance(task, Parity):
-            raise InputError(f"data={kept.data!r} is not parity:n=…,k=…, and other data have no tree to certify")
-        world = cls(kept, task)
-        _ = world.places  # what has none is refused here, not in the midst of the work
-        return world
-
-    @classmethod
     def of_folder(
         cls, folder: Path, examples: int = 2048, *, seed: int = 0, device: str = "cpu", say: Say = lambda line: None
     ) -> "LmWorld":
@@ -58,7 +48,13 @@ class LmWorld:
         if run and not (run.path / "model").exists():
             raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
         where = folder if run is None or kept_stages(run) else run.path / "model"
-        return cls.of(open_probed_models(where, examples=examples, seed=seed, device=device, say=say))
+        kept = open_probed_models(where, examples=examples, seed=seed, device=device, say=say)
+        task = get_task(kept.data, kept.seed) if is_task(kept.data) else None
+        if not isinstance(task, Parity):
+            raise InputError(f"data={kept.data!r} is not parity:n=…,k=…, and other data have no tree to certify")
+        world = cls(kept, task)
+        _ = world.places  # what has none is refused here, not in the midst of the work
+        return world
 
     @cached_property
     def levels(self) -> list[int]:
@@ -68,7 +64,7 @@ class LmWorld:
     @cached_property
     def sequences(self) -> Sequences:
         """What the model is given with everything hidden; a cell is a node."""
-        return sequences_of(self.kept, stage_budget(self.kept.stages, self.kept.stages.last))
+        return sequences_of(self.kept, Budget.at(self.kept.stages, self.kept.stages.count))
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
+from internalize.lm.data.readers import short
 from internalize.lm.options import LevelSource
 
 ResolvedSource = Literal["given", "graph", "steps", "tokens"]
@@ -65,19 +66,22 @@ def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[Re
         if not examples:
             raise InputError("there are no examples to tell by where levels could come from")
         source = _detect_source(examples)
-    match source:
-        case "given":
-            for number, example in enumerate(examples, start=1):
-                if example.levels is None:
-                    raise InputError(f"levels=given, but example {number} ({_short(example.question)}) has none")
-            return source, [_sorted_by_level(example) for example in examples]
-        case "graph":
-            return source, [
-                _sorted_by_level(_with_graph_levels(example, number))
-                for number, example in enumerate(examples, start=1)
-            ]
-        case "steps" | "tokens":
-            return source, [e if e.levels is None else replace(e, levels=None) for e in examples]
+    if source in ("steps", "tokens"):
+        return source, [replace(example, levels=None) for example in examples]
+    found: list[Example] = []
+    for number, example in enumerate(examples, start=1):
+        levels = example.levels if source == "given" else graph_levels(example.steps)
+        if levels is None and source == "given":
+            raise InputError(f"levels=given, but example {number} ({short(example.question)}) has none")
+        if levels is None:
+            wrong = next(step for step in example.steps if _parse_equation(step) is None)
+            raise InputError(
+                f"levels=graph, but step {short(wrong)} of example {number} is no equation of numbers like 16-3-4=9"
+            )
+        order = sorted(range(len(levels)), key=levels.__getitem__)
+        steps = tuple(example.steps[i] for i in order)
+        found.append(replace(example, steps=steps, levels=tuple(levels[i] for i in order)))
+    return source, found
 
 
 def _detect_source(examples: Sequence[Example]) -> ResolvedSource:
@@ -86,24 +90,6 @@ def _detect_source(examples: Sequence[Example]) -> ResolvedSource:
     if any(e.steps for e in examples) and all(_parse_equation(step) for e in examples for step in e.steps):
         return "graph"
     return "steps" if any(len(example.steps) > 1 for example in examples) else "tokens"
-
-
-def _with_graph_levels(example: Example, number: int) -> Example:
-    levels = graph_levels(example.steps)
-    if levels is None:
-        wrong = next(step for step in example.steps if _parse_equation(step) is None)
-        raise InputError(
-            f"levels=graph, but step {_short(wrong)} of example {number} is no equation of numbers like 16-3-4=9"
-        )
-    return replace(example, levels=levels)
-
-
-def _sorted_by_level(example: Example) -> Example:
-    levels = example.levels or ()
-    order = sorted(range(len(levels)), key=levels.__getitem__)
-    if order == list(range(len(levels))):
-        return example
-    return replace(example, steps=tuple(example.steps[i] for i in order), levels=tuple(levels[i] for i in order))
 
 
 def _parse_equation(step: str) -> tuple[list[Fraction], Fraction] | None:
@@ -122,7 +108,3 @@ def _parse_equation(step: str) -> tuple[list[Fraction], Fraction] | None:
 
 def _number(text: str) -> Fraction:
     return Fraction(text.replace(",", "").removesuffix("."))
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:59] + "…")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, cast
+from typing import IO, Any, Final, NoReturn, TypeVar, cast
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
@@ -27,7 +27,7 @@ MAX_LINE: Final = 1_000_000
 _JSON_SUFFIXES: Final = (".jsonl", ".json")
 _GROUP: Final = re.compile(r"<<(.*?)>>")
 _NAMED: Final = 3
-_BOM: Final = b"\xef\xbb\xbf"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,14 @@ def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
     """All examples of a file and all lines that are none."""
     path = Path(path)
     parse = _parser(path)
-    examples: list[Example] = []
-    problems: list[Problem] = []
     with reading(path), path.open("rb") as file:
-        for number, line in enumerate(_lines(file), start=1):
-            try:
-                if line is None:
-                    raise InputError(f"the line is longer than {MAX_LINE} bytes")
-                examples.append(parse(_text(line)))
-            except InputError as error:
-                problems.append(Problem(str(path), number, str(error)))
-    return examples, problems
+        return _scan(_lines(file), lambda line: parse(_text(line)), str(path))
 
 
 def read_examples(path: Path | str, *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
     """The examples of a file. Bad lines are an error, or with `skip_bad` are left out and counted through `say`."""
-    examples, problems = scan(path)
-    if not examples and not problems:
-        raise InputError(f"{path} is empty; a line is an example")
     hint = f"`internalize lm data --check {path}` lists them all"
-    return _without_bad(examples, problems, str(path), "line", hint, skip_bad=skip_bad, say=say)
+    return _without_bad(*scan(path), str(path), "line", hint, skip_bad=skip_bad, say=say)
 
 
 def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
@@ -70,16 +58,12 @@ def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lamb
 
     `steps` may also be one string, in the format of a text chain. A value None is as good as no value.
     """
-    examples: list[Example] = []
-    problems: list[Problem] = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            examples.append(_from_mapping({key: _plain(value) for key, value in row.items()}, one_string=True))
-        except InputError as error:
-            problems.append(Problem("the dataset", number, str(error)))
-    if not examples and not problems:
-        raise InputError("the dataset is empty; a row is an example")
-    return _without_bad(examples, problems, "the dataset", "row", "", skip_bad=skip_bad, say=say)
+
+    def parse(row: Any) -> Example:
+        return _from_mapping({key: _plain(value) for key, value in row.items()}, one_string=True)
+
+    name = "the dataset"
+    return _without_bad(*_scan(rows, parse, name), name, "row", "", skip_bad=skip_bad, say=say)
 
 
 def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps: bool = True) -> None:
@@ -94,7 +78,7 @@ def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps:
     lines: list[bytes] = []
     for number, example in enumerate(examples, start=1):
         try:
-            line = (json_line(example) if is_json else text_line(example)).encode()
+            line = (json.dumps(as_json(example), ensure_ascii=False) if is_json else text_line(example)).encode()
             _check_same(example, parse(_text(line)), keep_steps=keep_steps or is_json)
             if b"\n" in line or len(line) > MAX_LINE:
                 raise InputError(f"a line has no line breaks and at most {MAX_LINE} bytes")
@@ -109,11 +93,6 @@ def text_line(example: Example) -> str:
     return f"{example.question}||{' '.join(example.steps)} #### {example.answer}"
 
 
-def json_line(example: Example) -> str:
-    """An example as a JSON object."""
-    return json.dumps(as_json(example), ensure_ascii=False)
-
-
 def as_json(example: Example) -> dict[str, Any]:
     """What the JSON object of an example holds."""
     levels = {} if example.levels is None else {"levels": list(example.levels)}
@@ -124,19 +103,26 @@ def _parser(path: Path) -> Callable[[str], Example]:
     return _from_json if path.suffix.lower() in _JSON_SUFFIXES else _from_text
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    """The lines of a file; None for one that is too long, of which no more than MAX_LINE bytes are ever held."""
-    first = True
-    while line := file.readline(MAX_LINE + 2):
-        whole = line.endswith(b"\n") or len(line) < MAX_LINE + 2
-        while not whole:
+def _scan(items: Iterable[T], parse: Callable[[T], Example], name: str) -> tuple[list[Example], list[Problem]]:
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    for number, item in enumerate(items, start=1):
+        try:
+            examples.append(parse(item))
+        except InputError as error:
+            problems.append(Problem(name, number, str(error)))
+    return examples, problems
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file without their ends; of one that is too long, little more than MAX_LINE bytes."""
+    mark = b"\xef\xbb\xbf"  # before the first line
+    while line := file.readline(MAX_LINE + len(mark) + 2):
+        rest = line
+        while rest and not rest.endswith(b"\n"):
             rest = file.readline(MAX_LINE)
-            whole = rest.endswith(b"\n") or not rest
-            line = b""
-        if first:
-            line = line.removeprefix(_BOM)
-            first = False
-        yield line.removesuffix(b"\n").removesuffix(b"\r") if line else None
+        yield line.removeprefix(mark).removesuffix(b"\n").removesuffix(b"\r")
+        mark = b""
 
 
 def _text(line: bytes) -> str:
@@ -168,7 +154,7 @@ def _split_chain(chain: str) -> tuple[str, ...]:
     if "<<" not in chain and ">>" not in chain:
         return tuple(chain.split())
     if outside := " ".join(_GROUP.sub(" ", chain).split()):
-        raise InputError(f"text outside of <<…>>: {_short(outside)}; either every step is in <<…>> or none is")
+        raise InputError(f"text outside of <<…>>: {short(outside)}; either every step is in <<…>> or none is")
     groups = list(_GROUP.finditer(chain))
     if any(not group[1].strip() for group in groups):
         raise InputError("an empty <<>> is no step")
@@ -178,10 +164,8 @@ def _split_chain(chain: str) -> tuple[str, ...]:
 def _from_json(line: str) -> Example:
     try:
         value: object = json.loads(line, parse_constant=_not_finite)
-    except InputError:
-        raise
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {_short(str(error) or type(error).__name__, quote=False)}") from None
+        raise InputError(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InputError(f"not a JSON object but {_kind(value)}; a line is one object")
     return _from_mapping(cast("dict[str, object]", value), one_string=False)
@@ -228,7 +212,7 @@ def _levels(row: Mapping[str, object]) -> tuple[int, ...] | None:
         raise InputError(f"'levels' is {_kind(levels)}, not a list of whole numbers")
     for level in cast("list[object]", levels):
         if not isinstance(level, int) or isinstance(level, bool):
-            raise InputError(f"the level {_short(str(level))} is {_kind(level)}, not a whole number")
+            raise InputError(f"the level {short(str(level))} is {_kind(level)}, not a whole number")
         if level < 0:
             raise InputError(f"the level {level} is below 0; levels count up from the bottom")
     return tuple(cast("list[int]", levels))
@@ -255,7 +239,7 @@ def _plain(value: object) -> object:
 def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
     for name in ("question", "answer"):
         if getattr(example, name) != getattr(back, name):
-            raise InputError(f"the {name} {_short(getattr(example, name))} would become {_short(getattr(back, name))}")
+            raise InputError(f"the {name} {short(getattr(example, name))} would become {short(getattr(back, name))}")
     if " ".join(" ".join(example.steps).split()) != " ".join(" ".join(back.steps).split()):
         raise InputError("the chain would become another")
     if keep_steps and example.steps != back.steps:
@@ -278,6 +262,8 @@ def _without_bad(
     say: Say,
 ) -> list[Example]:
     total = len(examples) + len(problems)
+    if not total:
+        raise InputError(f"{name} is empty; a {unit} is an example")
     if not problems:
         return examples
     if skip_bad and examples:
@@ -285,27 +271,22 @@ def _without_bad(
         return examples
     said = [f"{unit} {problem.line}: {problem.reason}" for problem in problems[:_NAMED]]
     more = [f"({len(problems) - _NAMED} more)"] if len(problems) > _NAMED else []
-    ways = [hint] if hint else []
-    if examples:
-        ways.append("--skip-bad leaves them out")
-    raise InputError(
-        "; ".join([f"{name}: {len(problems)} of {total} {unit}s are bad: {said[0]}", *said[1:], *more, *ways])
-    )
+    ways = [hint] * bool(hint) + ["--skip-bad leaves them out"] * bool(examples)
+    raise InputError(f"{name}: {len(problems)} of {total} {unit}s are bad: {'; '.join([*said, *more, *ways])}")
 
 
 def _kind(value: object) -> str:
+    """What a JSON value is, in words."""
     names: dict[type, str] = {
         str: "a string",
         bool: "true or false",
-        int: "a number",
-        float: "a number",
         list: "a list",
         dict: "an object",
+        type(None): "null",
     }
-    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
+    return "a number" if type(value) in (int, float) else names.get(type(value), f"a {type(value).__name__}")
 
 
-def _short(text: str, *, quote: bool = True) -> str:
-    """A text that fits in a line of a message."""
-    text = text if len(text) <= 60 else text[:59] + "…"
-    return repr(text) if quote else " ".join(text.split())
+def short(text: str) -> str:
+    """A quoted text that fits in a line of a message."""
+    return repr(text if len(text) <= 60 else text[:59] + "…")

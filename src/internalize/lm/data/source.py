@@ -12,7 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from internalize.counter import check_seed, words
 from internalize.errors import InputError
@@ -21,10 +21,6 @@ from internalize.lm.data.readers import Say, read_examples
 from internalize.lm.data.tasks import Task, TaskStream, get_task, is_task, usage
 from internalize.lm.options import LmTrainOptions
 from internalize.storage.files import reading
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _BLOCK: Final = 256
 _PORTION: Final = 320  # examples drawn for a block: seven eighths are for training
@@ -42,15 +38,22 @@ class Source(ABC):
     """What it was opened with, a task with all its options and its seed."""
     validation: list[Example]
     """Held-out examples for what is decided while training."""
+    size: int | None = None
+    """Training examples; None if there is no end of them."""
+    _block: tuple[int, list[Example]] = (-1, [])
 
-    @property
-    @abstractmethod
-    def size(self) -> int | None:
-        """Training examples; None if there is no end of them."""
-
-    @abstractmethod
     def train(self, position: int) -> Example:
         """The training example at a position, which may be any from 0 up."""
+        if position < 0:
+            raise InputError(f"position={position} is below 0; training data begin there")
+        block, at = divmod(position, self.size or _BLOCK)
+        if self._block[0] != block:
+            self._block = (block, self._draw_block(block))
+        return self._block[1][at]
+
+    @abstractmethod
+    def _draw_block(self, block: int) -> list[Example]:
+        """Some training examples, kept for the positions that follow: an epoch of a file, a block of a task."""
 
     @abstractmethod
     def test(self, count: int | None = None) -> list[Example]:
@@ -97,7 +100,7 @@ def of_task(
     say: Say = lambda line: None,
 ) -> Source:
     """A task, one of ours or one's own: a fresh example at every position, questions held out by their digests."""
-    return _TaskSource(task, held_out, None if validation is None else list(validation), say)
+    return _TaskSource(task, held_out, validation, say)
 
 
 def of_examples(
@@ -116,8 +119,7 @@ def of_examples(
         raise InputError(f"held_out={held_out} must be at least 0")
     if not examples:
         raise InputError(f"{name}: there are none")
-    given = None if validation is None else list(validation)
-    return _FileSource(name, list(examples), seed, held_out, tested, given, say)
+    return _FileSource(name, examples, seed, held_out, tested, validation, say)
 
 
 def eval_examples(
@@ -152,11 +154,7 @@ def _read_file(data: str, *, skip_bad: bool, say: Say) -> list[Example]:
 class _TaskSource(Source):
     """A fresh example at every position; questions are shared out by their digests."""
 
-    @property
-    def size(self) -> None:
-        return None
-
-    def __init__(self, task: Task, held_out: int, given: list[Example] | None, say: Say) -> None:
+    def __init__(self, task: Task, held_out: int, given: Sequence[Example] | None, say: Say) -> None:
         if held_out < 0:
             raise InputError(f"held_out={held_out} must be at least 0")
         self.task = task
@@ -167,14 +165,7 @@ class _TaskSource(Source):
                 f"{task.spec} has {task.questions} questions: too few to hold some out, so training meets those of the tests"
             )
         self._taken = frozenset(example.question for example in given or ())
-        self._block: tuple[int, list[Example]] = (-1, [])
-        self.validation = given[:held_out] if given is not None else self._held_out("validation", held_out)
-
-    def train(self, position: int) -> Example:
-        block, at = divmod(_checked_position(position), _BLOCK)
-        if self._block[0] != block:
-            self._block = (block, self._draw_block(block))
-        return self._block[1][at]
+        self.validation = self._held_out("validation", held_out) if given is None else list(given[:held_out])
 
     def test(self, count: int | None = None) -> list[Example]:
         if count is None:
@@ -226,11 +217,11 @@ class _FileSource(Source):
     def __init__(
         self,
         spec: str,
-        examples: list[Example],
+        examples: Sequence[Example],
         seed: int,
         held_out: int,
         tested: int,
-        given: list[Example] | None,
+        given: Sequence[Example] | None,
         say: Say,
     ) -> None:
         self.spec = spec
@@ -238,7 +229,7 @@ class _FileSource(Source):
         if given is None:
             self.validation, test = _draw_held_out(spec, examples, seed, held_out, tested, say)
         else:
-            self.validation, test = given[:held_out], given[held_out:]
+            self.validation, test = list(given[:held_out]), list(given[held_out:])
         self._test = test or self.validation
         if tested and not test:
             say(
@@ -254,17 +245,12 @@ class _FileSource(Source):
         copies = len(examples) - len(self._examples) - (len(held) if given is None else 0)
         if copies:
             say(f"{spec}: {copies} examples are left out of training because their questions are held out")
-        self._epoch: tuple[int, Sequence[int]] = (-1, ())
+        self.size = len(self._examples)
 
-    @property
-    def size(self) -> int:
-        return len(self._examples)
-
-    def train(self, position: int) -> Example:
-        epoch, at = divmod(_checked_position(position), self.size)
-        if self._epoch[0] != epoch:
-            self._epoch = (epoch, _draw_order(words(self._seed, "order", epoch * self.size, self.size)))
-        return self._examples[self._epoch[1][at]]
+    def _draw_block(self, block: int) -> list[Example]:
+        count = len(self._examples)
+        order = words(self._seed, "order", block * count, count).argsort(kind="stable")
+        return [self._examples[i] for i in order.tolist()]
 
     def test(self, count: int | None = None) -> list[Example]:
         return list(self._test) if count is None else self._test[:count]
@@ -274,7 +260,7 @@ class _FileSource(Source):
 
 
 def _draw_held_out(
-    spec: str, examples: list[Example], seed: int, held_out: int, tested: int, say: Say
+    spec: str, examples: Sequence[Example], seed: int, held_out: int, tested: int, say: Say
 ) -> tuple[list[Example], list[Example]]:
     """Examples for validation and for test, drawn by the seed: each no more than a tenth (but one), in the file's order."""
     most = max(1, len(examples) // 10)
@@ -284,23 +270,12 @@ def _draw_held_out(
                 f"{spec}: {most} of its {len(examples)} examples are held out for {what}, not {count} (a tenth is the most)"
             )
     held_out, tested = min(held_out, most), min(tested, most, max(0, len(examples) - most - 1))
-    order = _draw_order(words(seed, "validation", 0, len(examples)))
+    order: list[int] = words(seed, "validation", 0, len(examples)).argsort(kind="stable").tolist()
     chosen = order[:held_out], order[held_out : held_out + tested]
     first, second = ([examples[i] for i in sorted(some)] for some in chosen)
     return first, second
 
 
-def _draw_order(drawn: "NDArray[np.uint64]") -> list[int]:
-    """A uniformly drawn order, from as many random words."""
-    return drawn.argsort(kind="stable").tolist()
-
-
 def _sixteenth_of(question: str) -> int:
     """Which sixteenth of all questions this one belongs to."""
     return hashlib.blake2b(question.encode(), digest_size=1).digest()[0] % _OF
-
-
-def _checked_position(position: int) -> int:
-    if position < 0:
-        raise InputError(f"position={position} is below 0; training data begin there")
-    return position

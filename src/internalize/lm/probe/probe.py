@@ -15,12 +15,11 @@ from torch import Tensor
 from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.probe.discriminant import chance, fit, tally
-from internalize.lm.probe.gradient_signal import measure_signals
+from internalize.lm.probe.gradient_signal import Children, measure_signals
 from internalize.lm.probe.probed_models import FEWEST, ProbedModels
 from internalize.lm.probe.stalls import accounts
 from internalize.lm.probe.states import Budget, Cells, Readings, Sequences, at_positions, cells_of, places, read_states
 from internalize.lm.stages.chains import TextFormat
-from internalize.lm.stages.removal import TextStages
 from internalize.storage.files import Json
 
 
@@ -53,7 +52,7 @@ def probe(
             before = None if earlier is None else model if at == earlier else kept.model(earlier)
             model, at = kept.model(stage), stage
         rows += _rows(kept, stage, budget, model, before)
-        own = budget.hidden == stages.hidden[min(stage - 1, stages.last)]
+        own = budget.hidden == Budget.at(stages, stage).hidden
         if own and before is not None and (kept.before[stage], budget.hidden) not in asked:
             also += _rows(kept, kept.before[stage], budget, before, None)
         report(done + 1, len(jobs), f"stage {stage}, {budget.hidden} hidden")
@@ -79,25 +78,22 @@ def _budgets(kept: ProbedModels, stage: int, hidden: Sequence[int]) -> Iterator[
         return
     following = next((planned for planned in stages.planned if planned >= stage), stages.last)
     after = {later - 1 for later, earlier in kept.before.items() if earlier == stage}
-    own = min(stage - 1, stages.last)
-    by_hidden = {stages.hidden[number]: number for number in sorted({following, *after, stages.last})}
-    for number in sorted({*(by_hidden | {stages.hidden[own]: own}).values()}):
-        yield stage_budget(stages, number)
-
-
-def stage_budget(stages: TextStages, stage: int) -> Budget:
-    """What a stage, from 0, hides."""
-    return Budget(stages.hidden[stage], stage)
+    own = Budget.at(stages, stage)
+    numbers = sorted({following, *after, stages.last})
+    by_hidden = {budget.hidden: budget for budget in (Budget.at(stages, number + 1) for number in numbers)}
+    yield from sorted((by_hidden | {own.hidden: own}).values(), key=lambda budget: budget.stage or 0)
 
 
 def sequences_of(kept: ProbedModels, budget: Budget) -> Sequences:
     """What a model is given under a budget, with the tokens of the chain that differ between examples."""
     found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
     by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
-    cells = cells_of(by_steps, found, lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1)
+    cells = cells_of(
+        by_steps, [own for _, own in found], lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1
+    )
     if not cells.keys:
         raise InputError(f"{kept.data}: no token of the chain differs between examples, or too few have it")
-    return Sequences([place.row for place in found], cells, kept.text.pad, kept.stages.options.keep_positions)
+    return Sequences([row for row, _ in found], cells, kept.text.pad, kept.stages.options.keep_positions)
 
 
 def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: Any) -> Iterator[Json]:
@@ -105,10 +101,10 @@ def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: An
     sequences = sequences_of(kept, budget)
     cells = sequences.cells
     readings = read_states(model, sequences)
-    earlier = read_states(before, sequences, keep=False) if before is not None else None
-    hidden_before = None
-    if earlier is not None:
-        hidden_before = ~sequences_of(kept, stage_budget(kept.stages, kept.before[stage] - 1)).cells.shown
+    earlier = hidden_before = None
+    if before is not None:
+        earlier = read_states(before, sequences, keep=False).read
+        hidden_before = ~sequences_of(kept, Budget.at(kept.stages, kept.before[stage])).cells.shown
     signals = measure_signals(model, sequences, child_positions(kept, sequences))
     fitted = fitting_half(kept.seed, len(sequences.rows))
     for layer in range(len(readings.states)):
@@ -118,13 +114,8 @@ def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: An
             measured["agreement"] = None
             if earlier is not None and hidden_before is not None and readings.read[layer].numel():
                 some = cells.having(cell) & hidden_before[:, cell]
-                measured["agreement"] = _agreement(readings.read[layer][some, cell], earlier.read[layer][some, cell])
-            measured["gradient"] = signals.gradient[layer][cell]
-            measured["gradient_error"] = signals.gradient_error[layer][cell]
-            measured["child_attention"] = signals.attention[layer][cell]
-            measured["child_pull"] = signals.pull[layer][cell]
-            measured["other_pull"] = signals.other_pull[layer][cell]
-            elements.setdefault(element, []).append(measured)
+                measured["agreement"] = _agreement(readings.read[layer][some, cell], earlier[layer][some, cell])
+            elements.setdefault(element, []).append(measured | vars(signals[layer][cell]))
         for element, several in elements.items():
             yield {
                 "stage": stage,
@@ -159,14 +150,14 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
     }
 
 
-def child_positions(kept: ProbedModels, sequences: Sequences) -> list[list[tuple[int, ...]] | None]:
+def child_positions(kept: ProbedModels, sequences: Sequences) -> list[Children]:
     """For each cell the positions that stand for its children: of a word its own, of a step also the one that predicts it.
 
     Only where every word and every step is one token, at the same place in all examples.
     """
     cells = sequences.cells
     place = {element: cell for cell, (element, _) in enumerate(cells.keys)}
-    nothing: list[list[tuple[int, ...]] | None] = [None] * len(cells.keys)
+    nothing: list[Children] = [None] * len(cells.keys)
     prompts = {len(chain.prompt) for chain in kept.text.chains(kept.examples)}
     asked = {len(example.question.split()) for example in kept.examples}
     alike = len(prompts) == len(asked) == 1 and bool((cells.own == cells.own[0]).all())

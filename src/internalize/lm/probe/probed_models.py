@@ -179,10 +179,8 @@ def _examples_that_fit(
     """Which examples have room in the model's positions at every stage."""
     chains = text.chains(examples)
     kept = [i for i, chain in enumerate(chains) if room is None or stages.longest(chain) <= room]
-    if len(kept) < len(chains):
-        say(
-            f"{len(chains) - len(kept)} of {len(chains)} examples do not fit into the model's positions and are left out"
-        )
+    if left := len(chains) - len(kept):
+        say(f"{left} of {len(chains)} examples do not fit into the model's positions and are left out")
     if len(kept) < FEWEST:
         raise InputError(f"{len(kept)} examples are left, and a probe needs {FEWEST}")
     return kept

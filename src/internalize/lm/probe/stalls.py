@@ -89,10 +89,7 @@ def _best_probe(layers: Sequence[Row]) -> float:
 
 
 def _explain_missing(
-    step: int,
-    steps: Mapping[int, Sequence[Row]],
-    had: bool,
-    made_of: Sequence[Sequence[int]] | None,
+    step: int, steps: Mapping[int, Sequence[Row]], had: bool, made_of: Sequence[Sequence[int]] | None
 ) -> Json:
     """The reason; and the pull of the child that is pulled less, in the layer where it stands out most."""
     children: Sequence[int] = () if made_of is None else made_of[step - 1]

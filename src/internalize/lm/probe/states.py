@@ -6,7 +6,7 @@ more tokens than slots) both are the last position before the gap.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,12 @@ class Budget:
         """The budget of so many hidden units; where a stage hides as many, it is the last such stage's."""
         return cls(hidden, max((s for s, count in enumerate(stages.hidden) if count == hidden), default=None))
 
+    @classmethod
+    def at(cls, stages: TextStages, number: int) -> "Budget":
+        """What a stage hides, the stages counted from 1; beyond the last, what the last does."""
+        stage = min(number - 1, stages.last)
+        return cls(stages.hidden[stage], stage)
+
     def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, int]:
         """Hidden units of a chain, and slots."""
         if self.stage is not None:
@@ -40,21 +46,19 @@ class Budget:
         return min(self.hidden, len(chain.units)), at_or_last(stages.count_slots, self.hidden)
 
 
-@dataclass(frozen=True)
-class Places:
-    """A chain under a budget: its sequence and, for each token of the steps and of the answer, where it stands."""
+class TokenPlace(NamedTuple):
+    """A token of a step or of the answer, and where it stands in a sequence."""
 
-    row: Row
-    tokens: list[int]
-    own: list[int]
+    token: int
+    own: int
     """Its position or that of its slot."""
-    predicted: list[int]
+    predicted: int
     """The position that has to predict it."""
-    shown: list[bool]
+    shown: bool
 
 
-def places(stages: TextStages, chain: Chain, budget: Budget) -> Places:
-    """Where the tokens of a chain stand under a budget."""
+def places(stages: TextStages, chain: Chain, budget: Budget) -> tuple[Row, list[TokenPlace]]:
+    """The sequence of a chain under a budget, and where the tokens of its steps and of its answer stand."""
     hidden, slots = budget.of_chain(stages, chain)
     lengths = list(map(len, chain.units))
     first, count = len(chain.prompt), sum(lengths)
@@ -71,7 +75,7 @@ def places(stages: TextStages, chain: Chain, budget: Budget) -> Places:
         predicted = [max(at - 1, last) for at in own]
     shown = [i not in gap for i in range(len(tokens))]
     row = stages.sequence(chain, hidden, slots, supervise_hidden=stages.options.slot_loss > 0)
-    return Places(row, tokens, own, predicted, shown)
+    return row, list(map(TokenPlace, tokens, own, predicted, shown))
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class Cells:
         return self.tokens[:, cell] != IGNORED
 
 
-def cells_of(chains: Sequence[Chain], found: Sequence[Places], keep: Callable[[Tensor], bool]) -> Cells:
+def cells_of(chains: Sequence[Chain], found: Sequence[list[TokenPlace]], keep: Callable[[Tensor], bool]) -> Cells:
     """The cells whose tokens are to be kept, by element and token.
 
     Args:
@@ -99,29 +103,17 @@ def cells_of(chains: Sequence[Chain], found: Sequence[Places], keep: Callable[[T
         keep: of the true tokens of the examples that have a cell, whether it is read.
     """
     answer = max(len(chain.units) for chain in chains)
-    at: dict[tuple[int, int], dict[int, int]] = {}  # cell → example → number of the token
-    for example, chain in enumerate(chains):
-        number = 0
-        for element, unit in [*enumerate(chain.units), (answer, chain.answer)]:
-            for token in range(len(unit)):
-                at.setdefault((element, token), {})[example] = number
-                number += 1
-    keys = [key for key in sorted(at) if keep(torch.tensor([found[e].tokens[i] for e, i in at[key].items()]))]
-
-    def table(of: Callable[[Places, int], int], missing: int) -> Tensor:
-        rows = [
-            [of(place, at[key][example]) if example in at[key] else missing for key in keys]
-            for example, place in enumerate(found)
-        ]
-        return torch.tensor(rows, dtype=torch.int64).reshape(len(found), len(keys))
-
-    return Cells(
-        keys,
-        table(lambda place, i: place.tokens[i], IGNORED),
-        table(lambda place, i: place.own[i], 0),
-        table(lambda place, i: place.predicted[i], 0),
-        table(lambda place, i: place.shown[i], 0).bool(),
-    )
+    at: dict[tuple[int, int], dict[int, TokenPlace]] = {}  # cell → example → place
+    for example, (chain, own) in enumerate(zip(chains, found, strict=True)):
+        elements = [*enumerate(chain.units), (answer, chain.answer)]
+        cells = [(element, token) for element, unit in elements for token in range(len(unit))]
+        for cell, place in zip(cells, own, strict=True):
+            at.setdefault(cell, {})[example] = place
+    keys = [key for key in sorted(at) if keep(torch.tensor([place.token for place in at[key].values()]))]
+    missing = TokenPlace(IGNORED, 0, 0, False)
+    rows = [[at[key].get(example, missing) for key in keys] for example in range(len(found))]
+    tokens, own, predicted, shown = torch.tensor(rows, dtype=torch.int64).reshape(len(found), len(keys), 4).unbind(2)
+    return Cells(keys, tokens, own, predicted, shown.bool())
 
 
 @dataclass(frozen=True)
@@ -192,5 +184,6 @@ def _read(head: Any, states: Tensor, tokens: Tensor, predicted: Tensor) -> tuple
 
 
 def at_positions(values: Tensor, positions: Tensor) -> Tensor:
-    """Of examples × positions × …, one position of each example."""
-    return values[torch.arange(len(positions), device=values.device), positions]
+    """Of examples × positions × …, one position of each example; or one for each cell: examples × cells × …."""
+    every = torch.arange(len(positions), device=values.device)
+    return values[every if positions.ndim == 1 else every[:, None], positions]

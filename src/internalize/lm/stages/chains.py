@@ -67,10 +67,8 @@ class TextFormat:
 
     def chains(self, examples: Sequence[Example]) -> list[Chain]:
         """The examples in tokens, all pieces that are new tokenized in one call."""
-        wanted: dict[str, None] = {}
-        for example in examples:
-            wanted[_prompt(example)] = wanted[_answer(example)] = None
-            wanted |= dict.fromkeys(map(_step, example.steps))
+        pieces = [_pieces(example) for example in examples]
+        wanted = dict.fromkeys(piece for own in pieces for piece in own)
         new = [piece for piece in wanted if piece not in self._pieces]
         if len(self._pieces) + len(new) > _CACHED_PIECES:
             self._pieces.clear()
@@ -80,17 +78,18 @@ class TextFormat:
                 new, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
             )["input_ids"]
             self._pieces.update(zip(new, map(tuple, encoded), strict=True))
-        return [self._chain(example) for example in examples]
+        return [
+            self._chain([self._pieces[piece] for piece in own], example.levels)
+            for own, example in zip(pieces, examples, strict=True)
+        ]
 
-    def _chain(self, example: Example) -> Chain:
-        units = tuple(self._pieces[_step(step)] for step in example.steps)
-        levels = example.levels
+    def _chain(self, pieces: Sequence[tuple[int, ...]], levels: tuple[int, ...] | None) -> Chain:
+        prompt, *units, answer = pieces
         if self.unit == "token":
             if levels is not None:
                 levels = tuple(level for level, tokens in zip(levels, units, strict=True) for _ in tokens)
-            units = tuple((token,) for tokens in units for token in tokens)
-        prompt = self._begin + self._pieces[_prompt(example)]
-        return Chain(prompt, units, levels, (*self._pieces[_answer(example)], self.end))
+            units = [(token,) for tokens in units for token in tokens]
+        return Chain(self._begin + prompt, tuple(units), levels, (*answer, self.end))
 
     def answer(self, generated: Sequence[int], *, direct: bool = False) -> str | None:
         """The answer that generated tokens give: what follows the separator up to the end; None without a separator, or if
@@ -104,16 +103,10 @@ class TextFormat:
         return " ".join(answer.split()) if separator and not (direct and before.strip()) else None
 
 
-def _prompt(example: Example) -> str:
-    return f"{example.question} {QUESTION_END}"
-
-
-def _step(step: str) -> str:
-    return f" {step}"
-
-
-def _answer(example: Example) -> str:
-    return f" {ANSWER_START} {example.answer}"
+def _pieces(example: Example) -> list[str]:
+    """The prompt, the steps and the answer, as they are tokenized."""
+    steps = (f" {step}" for step in example.steps)
+    return [f"{example.question} {QUESTION_END}", *steps, f" {ANSWER_START} {example.answer}"]
 
 
 def word_tokenizer(examples: Iterable[Example]) -> Any:

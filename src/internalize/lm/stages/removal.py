@@ -11,11 +11,11 @@ all chains are alike, as for parity, that is padding exactly in place.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, cycle, islice
 from typing import Final
 
-from internalize.curriculum import Curriculum, at_or_last, hidden_at, subdivide
+from internalize.curriculum import at_or_last, hidden_at, subdivide
 from internalize.errors import InputError
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import Chain, Unit
@@ -60,13 +60,12 @@ class TextStages:
     @classmethod
     def measure(cls, options: CurriculumOptions, chains: Iterable[Chain], slot: int) -> "TextStages":
         """The stages of a curriculum on these chains."""
-        curriculum = options.curriculum()
         longest: dict[tuple[int, tuple[int, ...] | None], list[int]] = {}  # kind of chain → tokens of its first units
         for chain in chains:
             lengths = _prefix_lengths(chain, options.side == "right")
             kind = (len(chain.units), chain.levels)
             longest[kind] = [max(pair) for pair in zip(longest.get(kind, lengths), lengths, strict=True)]
-        own = {kind: hidden_units(curriculum, *kind) for kind in longest}
+        own = {kind: hidden_units(options, *kind) for kind in longest}
         targets = subdivide(own.values()) if options.subdivides else tuple(range(max(map(len, own.values()))))
         count = targets[-1] + 1
         stages = {kind: [hidden_at(stage, hidden, targets) for stage in range(count)] for kind, hidden in own.items()}
@@ -101,10 +100,6 @@ class TextStages:
         """The stage that hides most: everything, but for `cot`."""
         return self.count - 1
 
-    @cached_property
-    def _curriculum(self) -> Curriculum:
-        return self.options.curriculum()
-
     def longest(self, chain: Chain) -> int:
         """Positions that a chain's sequences need, at whatever stage, replayed and smoothed ones included."""
         if not (self.options.padded or self.options.keep_positions):
@@ -120,7 +115,7 @@ class TextStages:
         """
         if stage == self.last and self.options.method != "cot":
             return len(chain.units)
-        return hidden_at(stage, hidden_units(self._curriculum, len(chain.units), chain.levels), self.targets)
+        return hidden_at(stage, hidden_units(self.options, len(chain.units), chain.levels), self.targets)
 
     def training(self, chain: Chain, stage: int, chance: Sequence[float], *, smooth: bool = True) -> Row:
         """The sequence of one training example; ``chance`` has numbers in [0, 1) that decide what is random: four and, for
@@ -150,19 +145,16 @@ class TextStages:
         kept = len(chain.units) - hidden
         shown = [token for unit in (chain.units[:kept] if right else chain.units[hidden:]) for token in unit]
         prompt, answer = list(chain.prompt), list(chain.answer)
-        if self.options.padded:
-            gone = [token for unit in chain.units[:hidden] for token in unit] if supervise_hidden else []
-            gone = gone[-slots:] if slots else []
-            middle = [self.slot] * slots
-            labels = [IGNORED] * (len(prompt) + slots - len(gone)) + gone + shown + answer
-            tokens = prompt + middle + shown + answer
-            return Row(tokens, labels, list(range(len(tokens))))
-        tokens = prompt + shown + answer
+        places = slots if self.options.padded else 0
+        gone = [token for unit in chain.units[:hidden] for token in unit] if supervise_hidden and places else []
+        gone = gone[-places:]
+        tokens = prompt + [self.slot] * places + shown + answer
+        labels = [IGNORED] * (len(prompt) + places - len(gone)) + gone + shown + answer
         positions = list(range(len(tokens)))
-        if self.options.keep_positions:
+        if self.options.keep_positions and not self.options.padded:
             after = len(prompt) + (len(shown) if right else 0)
             positions[after:] = range(after + slots, len(tokens) + slots)
-        return Row(tokens, [IGNORED] * len(prompt) + shown + answer, positions)
+        return Row(tokens, labels, positions)
 
     def scattered(self, chain: Chain, gone: Sequence[bool], *, supervise_hidden: bool = False) -> Row:
         """The sequence with any units hidden, each in its place: every token of theirs leaves a slot, or nothing."""
@@ -189,11 +181,11 @@ class TextStages:
 
 
 @lru_cache(maxsize=4096)
-def hidden_units(curriculum: Curriculum, units: int, levels: tuple[int, ...] | None) -> tuple[int, ...]:
+def hidden_units(options: CurriculumOptions, units: int, levels: tuple[int, ...] | None) -> tuple[int, ...]:
     """How many of a chain's units each stage hides. They are the front of the chain, or its end."""
-    stages = curriculum.stages(units + 1, levels)
+    stages = options.curriculum().stages(units + 1, levels)
     for stage in stages:
-        first = units - len(stage.hidden) if curriculum.side == "right" else 0
+        first = units - len(stage.hidden) if options.side == "right" else 0
         if stage.hidden != tuple(range(first, first + len(stage.hidden))):
             raise InputError(
                 f"levels={levels} decrease along the chain; its steps must be in the order of their levels, "

@@ -4,17 +4,21 @@ A task is named by a spec: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tre
 part of it: `parity:n=16,k=8,seed=3`.
 """
 
-from typing import Any, Final
+from dataclasses import fields
+from typing import Any, Final, cast
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
-from internalize.lm.data.tasks.base import STREAMS, Task, TaskStream
+from internalize.lm.data.tasks.base import Task, TaskStream
 from internalize.lm.data.tasks.hops import Hops
 from internalize.lm.data.tasks.multiply import Multiply, MultiplyTree
 from internalize.lm.data.tasks.parity import Parity
 
 _KINDS: Final[dict[str, type[Task]]] = {kind.name: kind for kind in (Parity, Multiply, MultiplyTree, Hops)}
-TASKS: Final[dict[str, dict[str, int]]] = {name: kind.options() for name, kind in _KINDS.items()}
+TASKS: Final[dict[str, dict[str, int]]] = {
+    name: {field.name: cast("int", field.default) for field in fields(kind) if field.name != "seed"}
+    for name, kind in _KINDS.items()
+}
 """The names of the tasks and their options with their defaults; seed is one of every task."""
 
 
@@ -25,7 +29,11 @@ def is_task(spec: str) -> bool:
 
 def usage() -> str:
     """Every task as it may be written, with its defaults."""
-    return ", ".join(f"{name}:{','.join(f'{o}={v}' for o, v in options.items())}" for name, options in TASKS.items())
+    return ", ".join(map(_usage_of, TASKS))
+
+
+def _usage_of(name: str) -> str:
+    return f"{name}:{','.join(f'{option}={value}' for option, value in TASKS[name].items())}"
 
 
 def get_task(spec: str, seed: int = 0) -> Task:
@@ -39,30 +47,14 @@ def get_task(spec: str, seed: int = 0) -> Task:
         option, _, value = (text.strip() for text in part.partition("="))
         if option not in allowed:
             raise InputError(
-                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {name}:{_default_options(name)})"
+                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {_usage_of(name)})"
             )
         if option in given:
             raise InputError(f"{spec!r}: {option} is given twice")
         if not (value.isascii() and value.isdigit() and len(value) < 20):
-            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {name}:{_default_options(name)})")
+            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {_usage_of(name)})")
         given[option] = int(value)
     return _KINDS[name](**{"seed": check_seed(seed), **given})
 
 
-def _default_options(name: str) -> str:
-    return ",".join(f"{option}={value}" for option, value in TASKS[name].items())
-
-
-__all__ = [
-    "STREAMS",
-    "TASKS",
-    "Hops",
-    "Multiply",
-    "MultiplyTree",
-    "Parity",
-    "Task",
-    "TaskStream",
-    "get_task",
-    "is_task",
-    "usage",
-]
+__all__ = ["TASKS", "Hops", "Multiply", "MultiplyTree", "Parity", "Task", "TaskStream", "get_task", "is_task", "usage"]

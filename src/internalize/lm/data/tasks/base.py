@@ -1,14 +1,13 @@
 """What every task is."""
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
-from typing import ClassVar, Final, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
 
 from internalize.counter import check_seed
 from internalize.lm.data.example import Example
 
 TaskStream = Literal["train", "validation", "test"]
-STREAMS: Final[tuple[TaskStream, ...]] = get_args(TaskStream)
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,3 @@ class Task(ABC):
     def spec(self) -> str:
         """The task as `get_task` reads it, its seed included."""
         return f"{self.name}:{','.join(f'{name}={value}' for name, value in asdict(self).items())}"
-
-    @classmethod
-    def options(cls) -> dict[str, int]:
-        """The options but the seed, with their defaults."""
-        return {field.name: field.default for field in fields(cls) if field.name != "seed"}  # pyright: ignore[reportReturnType]

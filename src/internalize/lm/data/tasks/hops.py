@@ -84,13 +84,11 @@ def _join_facts(chain: list[str]) -> tuple[list[str], list[int]]:
     """What the facts of a chain give when neighbours are joined, level by level, and the levels."""
     steps: list[str] = []
     levels: list[int] = []
-    level = 0
     ends = chain  # of the facts that are left: fact i is from ends[i] to ends[i + 1]
     while len(ends) > 3:
-        level += 1
         whole = len(ends) - (len(ends) % 2 == 0)  # the ends of the facts that have a neighbour to be joined with
         pairs = ends[:whole:2]
         steps += [_fact(inner, outer) for inner, outer in pairwise(pairs)]
-        levels += [level] * (len(pairs) - 1)
+        levels += [1 + max(levels, default=0)] * (len(pairs) - 1)
         ends = pairs + ends[whole:]
     return steps, levels

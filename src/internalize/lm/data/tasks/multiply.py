@@ -8,11 +8,12 @@ one line:
     + 0 0 0 0 6 4 9 0 #### 5 5 6 0 8 2 0 1
 
 A running sum, in brackets, follows every partial product but the first (it would be the product itself) and the last (it
-would be the answer). The words of a chain, marks included, are as many as the tokens published: `chain_words`.
+would be the answer). The words of a chain, marks included, are as many as the tokens published.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, Final
 
 from internalize.counter import words
@@ -22,44 +23,6 @@ from internalize.lm.data.tasks.base import Task, TaskStream
 
 _WORD_BITS: Final = 64
 _MAX_DIGITS: Final = 100
-
-
-def chain_words(digits: int) -> int:
-    """Words of a published chain: partial products, running sums, a + for all but one, a pair of brackets a sum."""
-    partials = sum(digits + 1 + i for i in range(digits))
-    sums = sum(digits + 1 + i + 2 for i in range(1, digits - 1))
-    return partials + (digits - 1) + sums
-
-
-def running_sums(a: int, b: int, digits: int) -> Example:
-    """The example a × b as published. A step is a partial product with its +, or a running sum with its brackets."""
-    steps: list[str] = []
-    total = 0
-    for i, partial in enumerate(_partials(a, b, digits)):
-        total += partial
-        width = digits + 1 + i
-        steps.append(f"+ {_reversed(partial, width)}" if i else _reversed(partial, width))
-        if 0 < i < digits - 1:
-            steps.append(f"( {_reversed(total, width)} )")
-    return _example(a, b, digits, steps, None)
-
-
-def tree_of_sums(a: int, b: int, digits: int) -> Example:
-    """The example a × b with partial products (level 1), then sums of neighbours, level by level; one left over passes up.
-
-    The last sum is the answer and no step.
-    """
-    row = [(partial, i) for i, partial in enumerate(_partials(a, b, digits))]
-    steps = [f"+ {_reversed(p, digits + 1 + i)}" if i else _reversed(p, digits + 1 + i) for p, i in row]
-    levels = [1] * len(steps)
-    level = 1
-    while len(row) > 2:
-        level += 1
-        pairs = [(left + right, i) for (left, _), (right, i) in zip(row[0::2], row[1::2], strict=False)]
-        steps += [f"( {_reversed(total, digits + 1 + i)} )" for total, i in pairs]
-        levels += [level] * len(pairs)
-        row = pairs + row[len(pairs) * 2 :]
-    return _example(a, b, digits, steps, tuple(levels))
 
 
 @dataclass(frozen=True)
@@ -92,45 +55,57 @@ class _Multiplication(Task):
         factors = [least + number % (9 * least) for number in drawn]
         return [self.write(a, b) for a, b in zip(factors[0::2], factors[1::2], strict=True)]
 
-    @abstractmethod
     def write(self, a: int, b: int) -> Example:
         """The example a × b."""
+        for factor in (a, b):
+            if not 10 ** (self.digits - 1) <= factor < 10**self.digits:
+                raise InputError(f"{factor} does not have exactly {self.digits} digits")
+        partials = [a * int(digit) * 10**i for i, digit in enumerate(reversed(str(b)))]
+        written = [f"+ {self._reversed(p, i)}" if i else self._reversed(p, i) for i, p in enumerate(partials)]
+        steps, levels = self._chain(partials, written)
+        question = f"{' '.join(str(a)[::-1])} * {' '.join(str(b)[::-1])}"
+        return Example(question, tuple(steps), self._reversed(a * b, self.digits - 1), levels)
+
+    @abstractmethod
+    def _chain(self, partials: list[int], steps: list[str]) -> tuple[list[str], tuple[int, ...] | None]:
+        """The steps, those of the partial products among them, and their levels, if they are known."""
+
+    def _reversed(self, number: int, i: int) -> str:
+        """The digits of a sum of partial products up to i, least significant first, between blanks."""
+        return " ".join(f"{number:0{self.digits + 1 + i}}"[::-1])
 
 
 @dataclass(frozen=True)
 class Multiply(_Multiplication):
-    """Multiplication with running sums, exactly as published."""
+    """Multiplication with running sums, exactly as published.
+
+    A step is a partial product with its +, or a running sum with its brackets.
+    """
 
     name: ClassVar[str] = "multiply"
 
-    def write(self, a: int, b: int) -> Example:
-        """The example a × b."""
-        return running_sums(a, b, self.digits)
+    def _chain(self, partials: list[int], steps: list[str]) -> tuple[list[str], None]:
+        sums = [[f"( {self._reversed(total, i)} )"] for i, total in enumerate(accumulate(partials))]
+        sums[0] = sums[-1] = []
+        return [step for partial, own in zip(steps, sums, strict=True) for step in (partial, *own)], None
 
 
 @dataclass(frozen=True)
 class MultiplyTree(_Multiplication):
-    """Multiplication with a binary tree of sums: as many levels as ⌈log2 digits⌉, and they are known."""
+    """Multiplication with a binary tree of sums: as many levels as ⌈log2 digits⌉, and they are known.
+
+    The partial products (level 1), then sums of neighbors, level by level; one left over passes up. The last sum is the
+    answer and no step.
+    """
 
     name: ClassVar[str] = "multiply-tree"
 
-    def write(self, a: int, b: int) -> Example:
-        """The example a × b."""
-        return tree_of_sums(a, b, self.digits)
-
-
-def _partials(a: int, b: int, digits: int) -> list[int]:
-    for factor in (a, b):
-        if not 10 ** (digits - 1) <= factor < 10**digits:
-            raise InputError(f"{factor} does not have exactly {digits} digits")
-    return [a * int(digit) * 10**i for i, digit in enumerate(reversed(str(b)))]
-
-
-def _reversed(number: int, width: int) -> str:
-    """The digits, least significant first, between blanks."""
-    return " ".join(f"{number:0{width}}"[::-1])
-
-
-def _example(a: int, b: int, digits: int, steps: list[str], levels: tuple[int, ...] | None) -> Example:
-    question = f"{_reversed(a, digits)} * {_reversed(b, digits)}"
-    return Example(question, tuple(steps), _reversed(a * b, 2 * digits), levels)
+    def _chain(self, partials: list[int], steps: list[str]) -> tuple[list[str], tuple[int, ...]]:
+        row = [(partial, i) for i, partial in enumerate(partials)]
+        levels = [1] * len(steps)
+        while len(row) > 2:
+            pairs = [(left + right, i) for (left, _), (right, i) in zip(row[0::2], row[1::2], strict=False)]
+            steps += [f"( {self._reversed(total, i)} )" for total, i in pairs]
+            levels += [levels[-1] + 1] * len(pairs)
+            row = pairs + row[len(pairs) * 2 :]
+        return steps, tuple(levels)

@@ -7,16 +7,12 @@ one seed is one problem in both wings.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.tasks.base import Task, TaskStream
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _WORD_BITS: Final = 64
 _MAX_N: Final = 100_000
@@ -48,10 +44,8 @@ class Parity(Task):
     @cached_property
     def secret(self) -> tuple[int, ...]:
         """The secret set, sorted: the places of the k smallest of n random words."""
-        import numpy as np
-
-        order: NDArray[np.int64] = np.argsort(words(self.seed, "secret", 0, self.n), kind="stable")
-        return tuple(sorted(int(place) for place in order[: self.k]))
+        order: list[int] = words(self.seed, "secret", 0, self.n).argsort(kind="stable").tolist()
+        return tuple(sorted(order[: self.k]))
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -75,21 +69,13 @@ class Parity(Task):
         questions = np.full((count, 2 * self.n), ord(" "), dtype=np.uint8)
         questions[:, ::2] = bits + ord("0")
         asked = questions.tobytes().decode("ascii")
-        nodes = (self._nodes(bits) + ord("0")).tobytes().decode("ascii")
+        tree = [bits[:, list(self.secret)]]
+        while tree[-1].shape[1] > 1:
+            tree.append(tree[-1][:, 0::2] ^ tree[-1][:, 1::2])
+        nodes = (np.concatenate(tree[1:], axis=1) + ord("0")).tobytes().decode("ascii")
         steps, levels = self.k - 2, self.levels
         examples: list[Example] = []
         for i in range(count):
             question, at = asked[2 * self.n * i : 2 * self.n * (i + 1) - 1], (steps + 1) * i
             examples.append(Example(question, tuple(nodes[at : at + steps]), nodes[at + steps], levels))
         return examples
-
-    def _nodes(self, bits: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
-        """The k − 1 internal nodes of every row, bottom to top."""
-        import numpy as np
-
-        level = bits[:, list(self.secret)]
-        nodes: list[NDArray[np.uint8]] = []
-        while level.shape[1] > 1:
-            level = level[:, 0::2] ^ level[:, 1::2]
-            nodes.append(level)
-        return np.concatenate(nodes, axis=1)
