@@ -25,13 +25,12 @@ from internalize.parity.task.data import add_trace, draw_bits, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.prediction import Setting
-from internalize.report.figures import Drawing, save
 from internalize.report.figures.attention import draw_attention
+from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.law import draw_law
 from internalize.report.figures.loss import draw_loss
 from internalize.report.figures.mask import draw_mask
 from internalize.report.figures.paradigms import draw_paradigms, paradigms
-from internalize.report.figures.save import svg_bytes
 from internalize.report.figures.style import FAINT, GREEN, ORANGE, RED, SKY, spaced
 from internalize.report.figures.tree import SHARP, draw_tree
 from internalize.storage.runs import Run
@@ -208,7 +207,7 @@ def all_drawings(runs: list[Run]) -> list[Drawing]:
 def test_files_are_whole(runs, tmp_path):
     """That they are the same every time is tested with the page."""
     for drawing in all_drawings(runs):
-        path = save(drawing.figure, tmp_path / "new" / "figures", drawing.name)
+        path = drawing.save(tmp_path / "new" / "figures")
         assert path.name == f"{drawing.name}.svg"
         svg, pdf = path.read_bytes(), path.with_suffix(".pdf").read_bytes()
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
@@ -221,10 +220,10 @@ def test_files_are_whole(runs, tmp_path):
 
 
 def test_the_user_s_matplotlib_is_left_alone_and_does_not_matter(runs):
-    wanted = svg_bytes(draw_mask().figure)
+    wanted = draw_mask().content()
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "none"}):
         before = dict(matplotlib.rcParams)
-        assert svg_bytes(draw_mask().figure) == wanted
+        assert draw_mask().content() == wanted
         assert dict(matplotlib.rcParams) == before
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internalize.report.figures.gate_rows import FLOOR, draw_gate_rows
 from matplotlib.collections import QuadMesh
 
 from internalize.errors import InputError
@@ -14,11 +15,9 @@ from internalize.parity.task.tree import Levels
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.ablations import draw_ablations, input_states
 from internalize.report.figures.curricula import draw_curricula
-from internalize.report.figures.gate_rows import FLOOR, draw_gate_rows
 from internalize.report.figures.gates import draw_gates, learned_gates
 from internalize.report.figures.language import draw_language
 from internalize.report.figures.latency import draw_latency
-from internalize.report.figures.save import svg_bytes
 from internalize.report.figures.signal import draw_signal
 from internalize.report.figures.success import draw_success
 from internalize.report.stored import FOLDER
@@ -45,7 +44,7 @@ def test_latency():
                 np.asarray(line.get_ydata(), dtype=float), [timed(by, k, batch)["latency_ms"] for k in (2, 4, 16)]
             )
     assert "15 at batch 1 and 15 at batch 1000 times as long" in drawing.caption
-    assert svg_bytes(drawing.figure) == svg_bytes(draw_latency(rows).figure)
+    assert drawing.content() == draw_latency(rows).content()
     with pytest.raises(InputError, match=r"rows of n=\[16, 32\]"):
         draw_latency([*rows, timed("node", 4, 1, n=16)])
 
@@ -73,7 +72,7 @@ def test_gates(runs: list[Run]):
     assert np.asarray(switch.get_xdata()).tolist() == [40, 40]
     assert drawing.name == "learned"
     assert "2 seeds" in drawing.caption
-    assert svg_bytes(drawing.figure) == svg_bytes(draw_gates(runs, "learned").figure)
+    assert drawing.content() == draw_gates(runs, "learned").content()
 
 
 def test_gates_that_are_not_learned(tmp_path: Path, runs: list[Run]):

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 
 from internalize.parity.model.transformer import BlockTransformer
 from internalize.parity.options import FixedGates
@@ -20,10 +19,9 @@ from internalize.report.figures.style import (
     FAINT,
     GREEN,
     MUTED,
-    PAGE_WIDTH,
     VERMILION,
     WEIGHTS,
-    house_style,
+    sheet,
     vector_bar,
 )
 from internalize.storage.files import Json
@@ -64,8 +62,7 @@ def draw_ablations(rows: Sequence[Json]) -> Drawing:
     levels = Levels(int(rows[0]["n"]), int(rows[0]["k"]))
     own = {name: [row for row in rows if row["optimizer"] == name] for name in ("adamw", "algorithm-1")}
     kept = {gates: input_states(levels, gates) for gates in _GATES}
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.3), layout="constrained")
+    with sheet(3.3) as figure:
         first, second, third = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
         mesh = _draw_levels(first, own["adamw"], "AdamW")
         _draw_levels(second, own["algorithm-1"], "Algorithm 1")

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -19,8 +18,8 @@ from internalize.report.figures.style import (
     PAGE_WIDTH,
     RED,
     WEIGHTS,
-    house_style,
     note,
+    sheet,
     spaced,
     vector_bar,
 )
@@ -39,20 +38,14 @@ def attention_maps(run: Run) -> list[NDArray[np.float64]]:
 def draw_attention(run: Run) -> Drawing:
     """One panel a layer, queries × keys, of one run's final weights."""
     tree, maps = ParityTree.of(run.config), attention_maps(run)
-    T, rows = tree.T, tree.k - 1
-    with house_style():
-        height = _cell_points(tree) / 72 * rows + 0.34 * tree.L + 0.62
-        figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
+    with sheet(_cell_points(tree) / 72 * (tree.k - 1) + 0.34 * tree.L + 0.62) as figure:
         panels = figure.subplots(tree.L, 1, sharex=True, squeeze=False, height_ratios=[len(A) for A in maps])[:, 0]
-        mesh: QuadMesh | None = None
-        for layer, (axes, A) in enumerate(zip(panels, maps, strict=True)):
-            mesh = _draw_layer(axes, tree, layer, A)
+        meshes = [_draw_layer(axes, tree, layer, A) for layer, (axes, A) in enumerate(zip(panels, maps, strict=True))]
         _mark_boundaries(panels[0], tree)
         panels[-1].set_xlabel("key position (red ticks: the secret set)")
         figure.supylabel("query position", fontsize=9)
-        assert mesh is not None  # a tree has at least one layer
         extend = "max" if max(A.max() for A in maps) > FULL else "neither"  # a query may look at one key alone
-        bar = figure.colorbar(mesh, ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
+        bar = figure.colorbar(meshes[-1], ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
         vector_bar(bar, "attention")
         bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
     on_children = [
@@ -72,7 +65,7 @@ def draw_attention(run: Run) -> Drawing:
             "Positions count from 0."
         ),
         alt=(
-            f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {T} keys. The cells of "
+            f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {tree.T} keys. The cells of "
             f"the two children of each row's node are framed; the smallest weight in a frame is {min(on_children):.3f}, and "
             f"the largest outside the frames {_largest_elsewhere(tree, maps):.3f}."
         ),

@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from internalize.errors import InputError
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, PAGE_WIDTH, RED, VERMILION, WEIGHTS, house_style, note
+from internalize.report.figures.style import FAINT, RED, VERMILION, WEIGHTS, note, sheet
 from internalize.storage.files import Json
 
 ACROSS: Final = 4
@@ -38,9 +37,8 @@ def draw_reading(result: Json) -> Drawing:
     layers = result["layers"] + 1
     across = min(ACROSS, len(by_stage))
     high = sum(-(-len(block) // across) for block in blocks)
-    with house_style():
-        panel = min(1.9, 0.55 + 0.13 * layers)
-        figure = Figure(figsize=(PAGE_WIDTH, 0.35 + (panel + 0.42) * high), layout="constrained")
+    panel = min(1.9, 0.55 + 0.13 * layers)
+    with sheet(0.35 + (panel + 0.42) * high) as figure:
         axes_of = iter(figure.subplots(high, across, squeeze=False, sharex=True, sharey=True).flat)
         used: list[Axes] = []
         for block in blocks:

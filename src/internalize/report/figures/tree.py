@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 from numpy.typing import NDArray
 
@@ -18,7 +17,7 @@ from internalize.parity.task.data import add_trace, draw_bits, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import HATCH, INK, MUTED, PAGE_WIDTH, SIGNS, bare, house_style
+from internalize.report.figures.style import HATCH, INK, MUTED, SIGNS, bare, sheet
 
 LARGEST_T = 16
 """Longer sequences have cells too small to read."""
@@ -58,8 +57,7 @@ def draw_tree(tree: ParityTree | None = None, seed: int = 3) -> Drawing:
             "else there is no step to hide"
         )
     example = stream_example(tree, seed)
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 0.72 * (tree.L + 1) + 1.2), layout="constrained")
+    with sheet(0.72 * (tree.L + 1) + 1.2) as figure:
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[0.9, 2.1], wspace=0.02)[0]
         _draw_tree(left.add_subplot(), tree, example.sequence)
         panels = right.subplots(tree.L + 1, 2, squeeze=False)
