@@ -26,6 +26,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory):
+    """Trained once, for tests that only read them; `copies` in tests/tiny.py is for the others."""
+    from tests.tiny import tiny_runs
+
+    return tiny_runs(tmp_path_factory.mktemp("runs"))
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
     """Under INTERNALIZE_REQUIRE_ALL a skipped test is a failed one: nothing may be missing there."""

@@ -12,7 +12,6 @@ from internalize.errors import InputError
 from internalize.parity.options import TrainOptions
 from internalize.report.claims import claims, sizes
 from internalize.report.page import ReportInputs, write_report
-from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, SEEDS, copies, rewrite_result, tiny_report, tiny_runs
 
 FIGURES = ["figure-1-paradigms", "figure-2a-mask", "figure-2b-loss", "figure-3-attention", "figure-4-tree"]
@@ -44,11 +43,6 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Run]:
-    return tiny_runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,6 @@ from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, SEEDS, copies, rewrite_metrics, rewrite_result, tiny_runs
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Run]:
-    return tiny_runs(tmp_path_factory.mktemp("runs"))
-
-
 def lines(*values: tuple[int, int, float]) -> list[dict[str, Any]]:
     return [{"step": step, "stage": stage, "loss": loss} for step, stage, loss in values]
 
