@@ -10,7 +10,6 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from internalize.report.figures.gate_rows import FLOOR, draw_gate_rows
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -32,7 +31,7 @@ from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.ablations import draw_ablations, input_states
 from internalize.report.figures.attention import draw_attention
 from internalize.report.figures.curricula import draw_curricula
-from internalize.report.figures.gates import draw_gates, learned_gates
+from internalize.report.figures.gates import FLOOR, draw_gate_rows, draw_gates, learned_gates
 from internalize.report.figures.language import draw_language
 from internalize.report.figures.latency import draw_latency
 from internalize.report.figures.law import draw_law
