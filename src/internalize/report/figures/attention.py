@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from internalize.parity.algorithm1.recovery import split
 from internalize.parity.model.weights import read_weights
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
@@ -29,15 +29,11 @@ FULL = 0.5
 """The top of the colour scale: all attention on two children is one half on each."""
 
 
-def attention_maps(run: Run) -> list[NDArray[np.float64]]:
-    """Softmax weights of each layer, rows the nodes it writes (queries), columns the positions it reads (keys)."""
-    W = read_weights(run.weights(), ParityTree.of(run.config).levels, "level", run.path)
-    return [w.to(torch.float64).softmax(dim=0).T.numpy() for w in W]
-
-
 def draw_attention(run: Run) -> Drawing:
     """One panel a layer, queries × keys, of one run's final weights."""
-    tree, maps = ParityTree.of(run.config), attention_maps(run)
+    tree = ParityTree.of(run.config)
+    columns = [w.double().softmax(dim=0) for w in read_weights(run.weights(), tree.levels, "level", run.path)]
+    maps = [A.T.numpy() for A in columns]
     with sheet(_cell_points(tree) / 72 * (tree.k - 1) + 0.34 * tree.L + 0.62) as figure:
         panels = figure.subplots(tree.L, 1, sharex=True, squeeze=False, height_ratios=[len(A) for A in maps])[:, 0]
         meshes = [_draw_layer(axes, tree, layer, A) for layer, (axes, A) in enumerate(zip(panels, maps, strict=True))]
@@ -48,10 +44,9 @@ def draw_attention(run: Run) -> Drawing:
         bar = figure.colorbar(meshes[-1], ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
         vector_bar(bar, "attention")
         bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
-    on_children = [
-        min(A[node, child] for node, pair in enumerate(tree.layer_children(layer)) for child in pair)
-        for layer, A in enumerate(maps)
-    ]
+    parts = [split(A, tree.layer_children(layer)) for layer, A in enumerate(columns)]
+    on_children = [float(children.min()) for children, _ in parts]
+    elsewhere = max(0.0, *(float(others.max()) for _, others in parts))
     smallest = ", ".join(f"{value:.3f}" for value in on_children)
     return Drawing(
         name="figure-3-attention",
@@ -67,7 +62,7 @@ def draw_attention(run: Run) -> Drawing:
         alt=(
             f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {tree.T} keys. The cells of "
             f"the two children of each row's node are framed; the smallest weight in a frame is {min(on_children):.3f}, and "
-            f"the largest outside the frames {_largest_elsewhere(tree, maps):.3f}."
+            f"the largest outside the frames {elsewhere:.3f}."
         ),
     )
 
@@ -115,13 +110,3 @@ def _mark_boundaries(axes: Axes, tree: ParityTree) -> None:
     for number in spaced(ends, 14 / _cell_points(tree)):
         place = (ends[number], tree.levels.level_end[0])
         note(axes, f"$n_{number + 1}$", place, (0, 2), ha="center", va="bottom", fontsize=None)
-
-
-def _largest_elsewhere(tree: ParityTree, maps: list[NDArray[np.float64]]) -> float:
-    largest = 0.0
-    for layer, A in enumerate(maps):
-        elsewhere = A.copy()
-        for node, pair in enumerate(tree.layer_children(layer)):
-            elsewhere[node, list(pair)] = 0
-        largest = max(largest, float(elsewhere.max()))
-    return largest
