@@ -14,16 +14,7 @@ from internalize.parity.options import FixedGates
 from internalize.parity.task.data import draw_bits, inference_input
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    BLUE,
-    FAINT,
-    GREEN,
-    MUTED,
-    VERMILION,
-    WEIGHTS,
-    sheet,
-    vector_bar,
-)
+from internalize.report.figures.style import BLUE, FAINT, GREEN, MUTED, VERMILION, WEIGHTS, sheet, vector_bar
 from internalize.storage.files import Json
 
 _GATES: Final[dict[FixedGates, tuple[str, str]]] = {

@@ -12,17 +12,7 @@ from internalize.parity.algorithm1.recovery import split
 from internalize.parity.model.weights import read_weights
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    FAINT,
-    HATCH,
-    PAGE_WIDTH,
-    RED,
-    WEIGHTS,
-    note,
-    sheet,
-    spaced,
-    vector_bar,
-)
+from internalize.report.figures.style import FAINT, HATCH, PAGE_WIDTH, RED, WEIGHTS, note, sheet, spaced, vector_bar
 from internalize.storage.runs import Run
 
 FULL = 0.5

@@ -15,16 +15,7 @@ from internalize.parity.adamw.groups import one_group
 from internalize.parity.model.gates import paper_gates
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    BLUE,
-    GREEN,
-    MUTED,
-    VERMILION,
-    WEIGHTS,
-    metrics_together,
-    sheet,
-    vector_bar,
-)
+from internalize.report.figures.style import BLUE, GREEN, MUTED, VERMILION, WEIGHTS, metrics_together, sheet, vector_bar
 from internalize.storage.files import Json
 from internalize.storage.runs import Run
 

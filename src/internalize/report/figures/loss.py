@@ -8,15 +8,7 @@ from internalize.parity.adamw.groups import one_group
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    BLUE,
-    MUTED,
-    SKY,
-    VERMILION,
-    metrics_together,
-    note,
-    sheet,
-)
+from internalize.report.figures.style import BLUE, MUTED, SKY, VERMILION, metrics_together, note, sheet
 from internalize.storage.runs import Run
 
 ROOMY = 5

@@ -1,5 +1,6 @@
 """Figure 1: explicit CoT, ICoT and Log-ICoT, drawn from the curricula's own stages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -17,12 +18,6 @@ LARGEST_K = 16
 """Larger chains have boxes too small to read."""
 _BITS = 1.9
 _GAP = 0.3
-_KINDS = {
-    SKY: "shown and supervised",
-    FAINT: "hidden (padding 0)",
-    ORANGE: "answer, supervised",
-    GREEN: "written at inference, in this pass",
-}
 _NAMES: dict[Method, str] = {"cot": "Explicit CoT", "icot": "ICoT", "log-icot": "Log-ICoT"}
 
 
@@ -37,11 +32,10 @@ class Paradigm:
 
 def paradigms(levels: Levels) -> tuple[Paradigm, ...]:
     """The three paradigms on one tree. Explicit CoT writes its chain node by node; the others answer in one pass."""
-    once = (range(levels.n, levels.T),)
-    written: dict[Method, tuple[range, ...]] = {
+    written = {
         "cot": tuple(chain_passes(levels, "node")),
-        "icot": once,
-        "log-icot": once,
+        "icot": (range(levels.n, levels.T),),
+        "log-icot": (range(levels.n, levels.T),),
     }
     return tuple(Paradigm(method, parity_stages(levels, Curriculum(method)), written[method]) for method in _NAMES)
 
@@ -70,10 +64,7 @@ def draw_paradigms(k: int = 8) -> Drawing:
                 axes.text(-0.25, number + 0.5, str(number + 1), ha="right", va="center", fontsize=8, color=MUTED)
                 _draw_stage(axes, tree.levels, stage, number)
             _draw_inference(axes, tree.levels, paradigm, len(paradigm.stages) + 0.75)
-        handles = [
-            Patch(facecolor=colour, edgecolor=INK, linewidth=0.5, label=label) for colour, label in _KINDS.items()
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, handlelength=1.1, columnspacing=1.4)
+        figure.legend(handles=_legend(), loc="outside lower center", ncols=4, handlelength=1.1, columnspacing=1.4)
     counts = {p.method: (len(p.stages), len(p.passes)) for p in shown}
     return Drawing(
         name="figure-1-paradigms",
@@ -147,3 +138,9 @@ def _draw_tree(axes: Axes, tree: ParityTree) -> None:
         left, right = _x(tree.levels, position) + 0.5, _x(tree.levels, parent) + 0.5
         height = 0.3 + 0.28 * 2 * (right - left)
         axes.add_patch(Arc(((left + right) / 2, 0), right - left, height, theta1=180, theta2=360, color=MUTED, lw=0.6))
+
+
+def _legend() -> Sequence[Patch]:
+    kinds = [(SKY, "shown and supervised"), (FAINT, "hidden (padding 0)"), (ORANGE, "answer, supervised")]
+    kinds.append((GREEN, "written at inference, in this pass"))
+    return [Patch(facecolor=colour, edgecolor=INK, linewidth=0.5, label=label) for colour, label in kinds]
