@@ -37,8 +37,8 @@ def draw_latency(rows: Sequence[Json], name: str = "latency") -> Drawing:
         legend = panels[0].get_legend_handles_labels()
         figure.legend(*legend, loc="outside lower center", ncols=3, handlelength=1.6)
     longest = max(int(row["k"]) for row in rows)
-    ratios = [_ratio(rows, longest, batch) for batch in batches]
-    told = " and ".join(f"{ratio:.3g} at batch {batch}" for ratio, batch in zip(ratios, batches, strict=True))
+    at = {(row["by"], row["batch"]): row["latency_ms"] for row in rows if row["k"] == longest}
+    told = " and ".join(f"{at['node', batch] / at['direct', batch]:.3g} at batch {batch}" for batch in batches)
     repeats = min(int(row["repeats"]) for row in rows)
     return Drawing(
         name=name,
@@ -67,8 +67,3 @@ def _draw_batch(axes: Axes, rows: Sequence[Json]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("k")
-
-
-def _ratio(rows: Sequence[Json], k: int, batch: int) -> float:
-    at = {row["by"]: float(row["latency_ms"]) for row in rows if (row["k"], row["batch"]) == (k, batch)}
-    return at["node"] / at["direct"]
