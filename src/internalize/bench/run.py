@@ -11,7 +11,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,13 +29,13 @@ from internalize.bench.timing import over_repeats
 from internalize.environment import describe_environment
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.pool import Report
 from internalize.parity.options import TrainOptions
 from internalize.storage.files import Json, read_json, write_json, writing
 from internalize.storage.runs import Run
 
 RESULT, REPEATS = "bench.json", "repeats.json"
 _OWN_FILES = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
-Report = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
