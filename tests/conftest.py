@@ -15,6 +15,8 @@ install_import_hook(
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from internalize.storage.runs import Run  # noqa: E402
+
 settings.register_profile("internalize", deadline=None, derandomize=True)
 settings.load_profile("internalize")
 torch.set_num_threads(1)  # for fixtures that are made before the one below
@@ -27,9 +29,9 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory):
-    """Trained once, for tests that only read them; `copies` in tests/tiny.py is for the others."""
-    from tests.tiny import tiny_runs
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Three seeds, trained once. Who changes something takes `tests.tiny.copies`."""
+    from tests.tiny import tiny_runs  # late: it imports what draws the page
 
     return tiny_runs(tmp_path_factory.mktemp("runs"))
 

@@ -6,6 +6,7 @@ A mutant is the sound world (Algorithm 1 at n = 8, k = 4 and at n = 30, k = 16) 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -49,23 +50,24 @@ def seeing(world: World, extra: Callable[[int, int], bool]) -> World:
     return replace(world, visible=world.visible | more)
 
 
-def with_weights(world: World, change: Callable[[list[Tensor]], None]) -> World:
+def with_weights(change: Callable[[World, list[Tensor]], None]) -> Mutate:
     """Other weights, from the stage in which their layer is trained on."""
 
-    def changed(weights: tuple[Tensor, ...], stage: int) -> tuple[Tensor, ...]:
-        new = [w.clone() for w in weights]
-        change(new)
-        return tuple(w if layer <= stage else torch.zeros_like(w) for layer, w in enumerate(new))
+    def mutate(world: World) -> World:
+        def changed(weights: tuple[Tensor, ...], stage: int) -> tuple[Tensor, ...]:
+            new = [w.clone() for w in weights]
+            change(world, new)
+            return tuple(w if layer <= stage else torch.zeros_like(w) for layer, w in enumerate(new))
 
-    history = tuple(changed(weights, stage) for stage, weights in enumerate(world.history))
-    return replace(world, weights=changed(world.weights, world.levels.L), history=history)
+        history = tuple(changed(weights, stage) for stage, weights in enumerate(world.history))
+        return replace(world, weights=changed(world.weights, world.levels.L), history=history)
+
+    return mutate
 
 
-def swapped_children(world: World) -> World:
-    def change(W: list[Tensor]) -> None:
-        W[0][:, [0, 1]] = W[0][:, [1, 0]]
-
-    return with_weights(world, change)
+@with_weights
+def swapped_children(world: World, W: list[Tensor]) -> None:
+    W[0][:, [0, 1]] = W[0][:, [1, 0]]
 
 
 def child_and_stranger(world: World) -> tuple[int, int]:
@@ -73,39 +75,32 @@ def child_and_stranger(world: World) -> tuple[int, int]:
     return world.tree.children(world.tree.n)[0], next(j for j in range(world.tree.n) if j not in world.tree.secret)
 
 
-def irrelevant_child(world: World) -> World:
+@with_weights
+def irrelevant_child(world: World, W: list[Tensor]) -> None:
     child, stranger = child_and_stranger(world)
-
-    def change(W: list[Tensor]) -> None:
-        W[0][[child, stranger], 0] = W[0][[stranger, child], 0]
-
-    return with_weights(world, change)
+    W[0][[child, stranger], 0] = W[0][[stranger, child], 0]
 
 
-def changed_child(world: World, new: Callable[[float], float]) -> World:
-    child = world.tree.children(world.tree.n)[0]
-
-    def change(W: list[Tensor]) -> None:
-        W[0][child, 0] = new(float(W[0][child, 0]))
-
-    return with_weights(world, change)
+@with_weights
+def unequal_children(world: World, W: list[Tensor]) -> None:
+    W[0][child_and_stranger(world)[0], 0] -= 1
 
 
-def third_key(world: World) -> World:
+@with_weights
+def negated_child(world: World, W: list[Tensor]) -> None:
+    W[0][child_and_stranger(world)[0], 0] *= -1
+
+
+@with_weights
+def third_key(world: World, W: list[Tensor]) -> None:
     child, stranger = child_and_stranger(world)
-
-    def change(W: list[Tensor]) -> None:
-        W[0][stranger, 0] = W[0][child, 0]
-
-    return with_weights(world, change)
+    W[0][stranger, 0] = W[0][child, 0]
 
 
-def halved(world: World) -> World:
-    def change(W: list[Tensor]) -> None:
-        for w in W:
-            w *= 0.5
-
-    return with_weights(world, change)
+@with_weights
+def halved(world: World, W: list[Tensor]) -> None:
+    for w in W:
+        w *= 0.5
 
 
 def moved_later(world: World) -> World:
@@ -179,8 +174,8 @@ MUTANTS = (
     Mutant("mask letting a node see itself", "mask", lambda world: seeing(world, lambda j, m: j == m)),
     Mutant("children of two neighbouring nodes swapped", "well-trained", swapped_children),
     Mutant("one child replaced by an irrelevant bit", "well-trained", irrelevant_child),
-    Mutant("children's logits unequal by one", "well-trained", lambda w: changed_child(w, lambda x: x - 1)),
-    Mutant("one logit negated", "well-trained", lambda w: changed_child(w, lambda x: -x)),
+    Mutant("children's logits unequal by one", "well-trained", unequal_children),
+    Mutant("one logit negated", "well-trained", negated_child),
     Mutant("a third key as strong as the children", "well-trained", third_key),
     Mutant("amplitude halved", "well-trained", halved),
     Mutant("softmax over the wrong axis", "softmax", lambda world: replace(world, softmax=wrong_axis)),
@@ -203,6 +198,7 @@ MUTANTS = (
 )
 
 
+@cache
 def sound_world(n: int, k: int) -> World:
     """Algorithm 1 with its defaults."""
     return World.of_solve(SolveOptions(n=n, k=k))

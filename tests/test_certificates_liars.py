@@ -11,8 +11,7 @@ from internalize.parity.model.link import Link
 from internalize.parity.task.tree import ParityTree
 from internalize.parity.theory.prediction import Setting
 from tests import mutants
-
-sound_world = cache(mutants.sound_world)
+from tests.mutants import sound_world
 
 
 @cache

@@ -16,6 +16,7 @@ from internalize.parity.certificates import STATEMENTS, Certificate, World, cert
 from internalize.parity.options import SolveOptions
 from internalize.storage.runs import Run, begin_runs
 
+TREE = ParityTree.draw(8, 4, 0)
 QUICK = [name for name in STATEMENTS if name not in ("barrier", "theorem-probability")]
 
 
@@ -25,24 +26,23 @@ def verdicts(certificates: list[Certificate], verdict: str) -> set[str]:
 
 def kept(path: Path, tensors: dict[str, Tensor], **config: object) -> Run:
     """The folder of somebody's training at n = 8, k = 4."""
-    tree, run = ParityTree.draw(8, 4, 0), Run(path)
-    model = {"n": 8, "k": 4, "seed": 0, "secret": list(tree.secret), "mask": "level", "gates": "paper"}
+    run = Run(path)
+    model = {"n": 8, "k": 4, "seed": 0, "secret": list(TREE.secret), "mask": "level", "gates": "paper"}
     with begin_runs([run], "train", [model | config], resume=False):
         run.save_weights(tensors)
         run.finish({})
     return run
 
 
-def recovered(tree: ParityTree, K: float = 12.0) -> dict[str, Tensor]:
-    """Weights in block form with every child at K."""
-    return {f"W{number}_full": w.float() for number, w in enumerate(recovered_weights(tree, "block", K), start=1)}
+def recovered() -> dict[str, Tensor]:
+    """Weights in block form with every child at 12."""
+    return {f"W{number}_full": w.float() for number, w in enumerate(recovered_weights(TREE, "block", 12.0), start=1)}
 
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_open_gates_are_told_what_they_do(tmp_path: Path, zero: bool):
     """A trained model in block form with every gate open: gating, propagation and the inputs, whatever its weights."""
-    tree = ParityTree.draw(8, 4, 0)
-    tensors = {name: w * (not zero) for name, w in recovered(tree).items()}
+    tensors = {name: w * (not zero) for name, w in recovered().items()}
     run = kept(tmp_path / "run", tensors, gates="ones")
     found = certify(World.of_run(run), QUICK)
     assert verdicts(found, "violated") >= {"gating", "propagation", "kept-inputs"}
@@ -53,34 +53,32 @@ def test_open_gates_are_told_what_they_do(tmp_path: Path, zero: bool):
 
 
 def test_block_form_with_the_papers_gates_is_the_papers_model(tmp_path: Path):
-    tree = ParityTree.draw(8, 4, 0)
-    found = certify(World.of_run(kept(tmp_path / "run", recovered(tree))), QUICK)
+    found = certify(World.of_run(kept(tmp_path / "run", recovered())), QUICK)
     assert not verdicts(found, "violated")
     assert verdicts(found, "holds") >= {"kept-inputs", "well-trained", "frozen-gradient", "evaluation"}
 
 
 def test_learned_gates_are_those_of_the_file(tmp_path: Path):
-    tree = ParityTree.draw(8, 4, 0)
-    logits = 200 * (paper_gates(tree.levels) - 0.5)
+    logits = 200 * (paper_gates(TREE.levels) - 0.5)
     closed = {f"gate{layer + 1}": logit for layer, logit in enumerate(logits)}
-    run = kept(tmp_path / "closed", recovered(tree) | closed, gates="learned")
+    run = kept(tmp_path / "closed", recovered() | closed, gates="learned")
     assert not verdicts(certify(World.of_run(run), QUICK), "violated")
     closed["gate1"][0] = 0.0  # half open at an input bit
-    run = kept(tmp_path / "open", recovered(tree) | closed, gates="learned", supervised_tokens="hidden")
+    run = kept(tmp_path / "open", recovered() | closed, gates="learned", supervised_tokens="hidden")
     world = World.of_run(run)
     assert float(world.gates[0, 0]) == 0.5
     found = certify(world, QUICK)
     # The stages hide what they supervise, and the loss is on one level: neither is the paper's.
     assert verdicts(found, "violated") >= {"gating", "kept-inputs", "propagation", "curriculum", "loss"}
     del closed["gate2"]
-    run = kept(tmp_path / "lost", recovered(tree) | closed, gates="learned")
+    run = kept(tmp_path / "lost", recovered() | closed, gates="learned")
     with pytest.raises(InputError, match="has no gate2 of 11 logits"):
         World.of_run(run)
 
 
 @pytest.mark.parametrize("name", ["value1", "read1", "mlp1_offset", "gate_state1", "gate1"])
 def test_other_learned_parts_are_refused(tmp_path: Path, name: str, capsys):
-    run = kept(tmp_path / "run", recovered(ParityTree.draw(8, 4, 0)) | {name: torch.zeros(3)})
+    run = kept(tmp_path / "run", recovered() | {name: torch.zeros(3)})
     assert cli.main(["certify", "--run", str(run.path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"has {name}: a learned part of the model that no statement speaks about" in line
@@ -146,9 +144,9 @@ def test_the_barrier_is_about_any_model():
 
 
 def test_weights_in_block_form_by_hand():
-    tree, result = ParityTree.draw(8, 4, 0), solve(SolveOptions(n=8, k=4, mask="causal"))
-    world = World.of_weights(tree, result.weights)
+    result = solve(SolveOptions(n=8, k=4, mask="causal"))
+    world = World.of_weights(TREE, result.weights)
     assert [tuple(w.shape) for w in world.weights] == [(8, 2), (10, 1)]
     assert all(torch.equal(a, b) for a, b in zip(world.full(), result.weights, strict=True))
     with pytest.raises(InputError, match="not a finite number"):
-        World.of_weights(tree, [w.fill_diagonal_(torch.nan) for w in result.weights])
+        World.of_weights(TREE, [w.fill_diagonal_(torch.nan) for w in result.weights])

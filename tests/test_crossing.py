@@ -1,6 +1,7 @@
 """crossing.py and figures/phase.py: where success crosses one half, and the diagram that shows it."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from internalize.parity.experiments.phase import half_points, success_rates
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.phase import draw_phase
+from internalize.storage.sweep_store import CellStore
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)
 
@@ -66,10 +68,8 @@ def cells(words: list[str], seeds: int, chance: Any) -> pl.DataFrame:
         own = CellJob(setting, tuple(range(seeds))).rows()
         won = round(seeds * chance(setting))
         rows += [{**row, "status": "done", "exact_recovery": number < won} for number, row in enumerate(own)]
-    dtypes = {bool: pl.Boolean, int: pl.Int64, float: pl.Float64, str: pl.String}
-    schema = {name: dtypes[kind] for name, kind in cell_schema("solve").items()}
-    whole = [{name: row.get(name) for name in schema} for row in rows]
-    return pl.DataFrame(whole, schema=schema).with_columns(pl.col("exact_recovery").alias("success"))
+    frame = CellStore(Path(), "solve", cell_schema("solve"))._as_frame(rows)
+    return frame.with_columns(pl.col("exact_recovery").alias("success"))
 
 
 def as_predicted(setting: Any) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 import internalize
 from internalize.parity.certificates import STATEMENTS
-from tests.faults.words import commands
+from tests.faults.line_strategies import commands
 from tests.pages import BY_NAME, PAGES, ROOT
 
 HOUSE = Path(internalize.__file__).parent

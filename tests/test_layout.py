@@ -10,6 +10,7 @@ import internalize
 
 HOUSE = Path(internalize.__file__).parent
 MODULES = sorted(path for path in HOUSE.rglob("*.py") if path != HOUSE / "__main__.py")
+SYNTAX = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 LOWER_FIRST = [
     "root storage parallel",
     "parity.options parity.task parity.model parity.theory parity.algorithm1 parity.adamw parity.certificates parity.experiments "
@@ -17,7 +18,7 @@ LOWER_FIRST = [
     "lm.options lm.data lm.stages lm.training lm.evaluation lm.probe lm.certificates lm.__init__",
     "bench report commands",
 ]
-ORDER = [*" ".join(LOWER_FIRST).split()]
+ORDER = " ".join(LOWER_FIRST).split()
 SAME_ROLE = {"jobs.py", "loss.py", "options.py", "train.py", "world.py"}
 """Files that play the same role in both wings."""
 
@@ -33,9 +34,9 @@ def place(parts: tuple[str, ...]) -> str:
 def imports() -> set[tuple[str, str]]:
     """Every import of one folder by another, late ones and those for types included."""
     found: set[tuple[str, str]] = set()
-    for path in MODULES:
+    for path, module in SYNTAX.items():
         own = place(path.relative_to(HOUSE).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("internalize."):
                 parts = tuple((node.module or "").split(".")[1:])
                 is_folder = HOUSE.joinpath(*parts).is_dir()
@@ -73,17 +74,11 @@ def test_file_names_are_unique():
 
 
 def test_class_names_are_unique():
-    classes = Counter(
-        node.name
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+    nodes = [node for module in SYNTAX.values() for node in ast.walk(module)]
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert [name for name, count in classes.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
 def test_a_folder_says_what_lives_there(folder: Path):
-    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
-    assert docstring
-    assert len(docstring) > 100
+    assert len(ast.get_docstring(SYNTAX[folder / "__init__.py"]) or "") > 100

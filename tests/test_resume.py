@@ -9,16 +9,12 @@ from pathlib import Path
 from internalize.storage.runs import Run
 
 
-def command(out: Path, *more: str) -> list[str]:
-    return ["train", "--n", "12", "--k", "8", "--steps", "120", "--eval-samples", "100", "--batch", "100",
-            "--eval-every", "7", "--out", str(out), "--resume", *more]  # fmt: skip
-
-
 def test_ctrl_c_saves_and_says_so(tmp_path: Path):
     """The real command in a real process: SIGINT, status 130, one line, and a checkpoint to go on from."""
     argv = [sys.executable, "-c", "from internalize.commands.cli import run; run()"]
-    more = ("--steps", "3000")
-    process = subprocess.Popen([*argv, *command(tmp_path / "stopped", *more)], stderr=subprocess.PIPE, text=True)
+    options = "--n 12 --k 8 --steps 3000 --eval-samples 100 --batch 100 --eval-every 7"
+    argv += f"train {options} --out {tmp_path / 'stopped'} --resume".split()
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "stopped" / "metrics.jsonl")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

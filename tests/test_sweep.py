@@ -101,19 +101,7 @@ def test_larger_grids_only_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_refused_cells_are_kept_with_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    argv = [
-        "sweep",
-        "train",
-        *TRAINED,
-        "lr=0.1,1e38",
-        "--seeds",
-        "0:2",
-        "--jobs",
-        "1",
-        "--out",
-        str(tmp_path),
-        "--json",
-    ]
+    argv = ["sweep", "train", *TRAINED, *f"lr=0.1,1e38 --seeds 0:2 --jobs 1 --out {tmp_path} --json".split()]
     for more in ([], ["--resume"]):
         assert cli.main(argv + more) == 1
         captured = capsys.readouterr()
@@ -195,17 +183,7 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert (row["cells"], row["successes"], row["failed"]) == (10, by_hand.sum(), 0)
     assert (row["low"], row["high"]) == wilson(int(by_hand.sum()), 10)
     assert keep_where(found, ["n=8", "oracle_error=0"]).height == 20
-    argv = [
-        "sweep",
-        "show",
-        str(tmp_path / "cells"),
-        "--json",
-        "--figure",
-        str(tmp_path / "figures"),
-        "--by",
-        "n",
-        "samples",
-    ]
+    argv = f"sweep show {tmp_path / 'cells'} --json --figure {tmp_path / 'figures'} --by n samples".split()
     assert cli.main(argv) == 0
     captured = capsys.readouterr()
     shown = json.loads(captured.out)

@@ -6,21 +6,21 @@ from internalize.errors import InputError
 from internalize.storage.conditions import condition, is_value
 
 
-def test_numbers_by_their_value_or_as_tables_print_them():
-    for text in ("20", "20.0", "2e1"):
-        assert is_value(20.0, text)
-        assert is_value(20, text)
-    assert is_value(12.3456789, "12.3456789")
-    assert is_value(12.3456789, "12.3457")
-    assert not is_value(12.3456789, "12.345")
-    assert not is_value(1, "one")
-
-
-def test_other_values_as_they_are_written():
-    assert is_value("log-icot", "log-icot")
-    assert is_value(True, "True")
-    assert not is_value(True, "1")
-    assert is_value(None, "None")
+@pytest.mark.parametrize(
+    ("found", "texts", "others"),
+    [
+        # Numbers by their value, or as tables print them.
+        (20.0, ("20", "20.0", "2e1"), ()),
+        (20, ("20", "20.0", "2e1"), ("one",)),
+        (12.3456789, ("12.3456789", "12.3457"), ("12.345",)),
+        # Other values as they are written.
+        ("log-icot", ("log-icot",), ()),
+        (True, ("True",), ("1",)),
+        (None, ("None",), ()),
+    ],
+)
+def test_values(found: object, texts: tuple[str, ...], others: tuple[str, ...]):
+    assert [text for text in (*texts, *others) if is_value(found, text)] == list(texts)
 
 
 def test_form():

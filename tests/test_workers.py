@@ -1,4 +1,4 @@
-"""workers.py: jobs in processes and in ours; one that dies or is refused loses no other; asked to stop, all save."""
+"""pool.py: jobs in processes and in ours; one that dies or is refused loses no other; asked to stop, all save."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ import torch
 
 from internalize.parallel import pool as workers
 from internalize.parallel.interrupt import Interrupted
-from internalize.parallel.pool import run_all, torch_threads
+from internalize.parallel.pool import JobTracker, run_all, torch_threads
 from tests import pretend
 from tests.pretend import Pretend
 
@@ -20,7 +20,7 @@ from tests.pretend import Pretend
 def run(out: Path, numbers: list[int], report: Any = lambda *_: None, processes: int = 2) -> list[tuple[int, str]]:
     refused: list[tuple[int, str]] = []
     jobs = [Pretend(number, out) for number in numbers]
-    run_all(jobs, processes, report, lambda job, reason: refused.append((job.number, reason)), "again")
+    run_all(JobTracker(jobs, report, lambda job, reason: refused.append((job.number, reason))), processes, "again")
     return refused
 
 
@@ -52,7 +52,7 @@ def test_a_job_that_may_not_begin_yet_is_overtaken(tmp_path: Path):
             began.append(int(seen.split("job-")[1][0]))
 
     jobs = [Pretend(number, tmp_path) for number in (4, 5, 6)]
-    run_all(jobs, 2, report, lambda job, reason: None, "again", may_begin=may_begin)
+    run_all(JobTracker(jobs, report, lambda job, reason: None), 2, "again", may_begin=may_begin)
     assert sorted(began) == [4, 5, 6]
     assert began.index(5) > began.index(4)
     assert done(tmp_path) == ["job-4", "job-5", "job-6"]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from tests import mutants as broken
-from tests.faults import asking, load
-from tests.faults import numbers as tolerances
-from tools.results import DOCS, stored
+from tests.faults import harness, large_sweep, number_edges
+from tools.install import TORCH
+from tools.results import stored
 
 from internalize.bench import ratios
 from internalize.parity import ParityTree
@@ -44,8 +44,7 @@ def paper() -> Any:
 
 
 def torch_pinned() -> str:
-    (found,) = re.findall(r"^torch==(\S+)", (DOCS.parent / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    return found
+    return TORCH.removeprefix("torch==")
 
 
 def mutants() -> int:
@@ -61,7 +60,7 @@ def chunk_mb() -> int:
 
 
 def faults_limits() -> Row:
-    return {"seconds": asking.LIMIT, "cells": load.LONG, **tolerances.APART}
+    return {"seconds": harness.LIMIT, "cells": large_sweep.CELLS, **number_edges.APART}
 
 
 def bench_sizes() -> Row:

@@ -1,12 +1,13 @@
 """`make faults`: every family of faults in its long version, counted. Exit status 1 if anything was lost."""
 
 import argparse
-import importlib
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,56 +15,87 @@ from tools.results import path_of
 
 from internalize import __version__
 from internalize.storage.files import read_json, write_json
-from tests.faults.tally import Tally
+from tests.faults import broken_files, command_lines, large_sweep, number_edges
+from tests.faults.harness import Outcome
+from tests.faults.process_faults import on_command
+from tests.faults.small_commands import COMMANDS
 
-FAMILIES: Final = ("kills", "writes", "together", "files", "lines", "numbers", "load")
-"""Modules of this folder, each with `campaign` and `LONG`, in the order of the table."""
 STORED: Final = path_of("faults.json")
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function of a count of faults, a seed and a folder that yields an outcome per fault; and its counts."""
+
+    run: Callable[[int, int, Path], Iterator[Outcome]]
+    long: int
+    short: int
+    """Of the suite, which runs the parts that have any."""
+
+
+FAMILIES: Final[dict[str, list[Part]]] = {
+    "kills": [Part(partial(on_command, "kills", name), *own.kills) for name, own in COMMANDS.items()],
+    "writes": [Part(partial(on_command, "writes", name), *own.writes) for name, own in COMMANDS.items()],
+    "together": [Part(partial(on_command, "together", name), *own.together) for name, own in COMMANDS.items()],
+    "files": [Part(broken_files.break_files, 3000, 60)],
+    "lines": [Part(command_lines.ask_lines, 10_000, 75)],
+    "numbers": [
+        Part(partial(number_edges.compute, "edges: no NaN, sensible verdicts"), 222, 7),
+        Part(partial(number_edges.compute, "float32 against float64"), 133, 4),
+        Part(
+            partial(number_edges.compute, "one thread against two"), 44, 3
+        ),  # takes longest, the more so on busy cores
+    ],
+    "load": [Part(large_sweep.sweep, large_sweep.CELLS, 300)],
+}
+"""Every family, in the order of the table."""
 
 
 def main() -> int:
     """Run, count, store."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=FAMILIES, help="these families")
+    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=list(FAMILIES), help="these families")
     parser.add_argument("--seed", type=int, default=0, help="of what is random in them")
     parser.add_argument("--share", type=float, default=1.0, help="of the faults of the long version")
     parser.add_argument("--store", action="store_true", help=f"keep the counts in {STORED.name}, for the docs")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    rows: list[Row] = []
-    lost: list[str] = []
-    for family in asked.only:
-        for row, tally in run_family(family, asked.share, asked.seed, folder / family):
-            print(f"{row['what']}: {tally.survived} of {tally.tried} survived, {row['seconds']:.0f} s", flush=True)
-            rows.append(row)
-            lost += tally.lost
-            for line in tally.lost:
-                print(f"  LOST {line}", flush=True)
+    rows = [row for family in asked.only for row in run_family(family, asked.share, asked.seed, folder / family)]
     print(table(rows))
     if asked.store:
         store(rows, asked.seed)
-    if lost:
-        print(f"{len(lost)} lost; {folder} has what they left. `python -m tests.faults --seed {asked.seed}` again")
+    if lost := sum(row["lost"] for row in rows):
+        print(f"{lost} lost; {folder} has what they left. `python -m tests.faults --seed {asked.seed}` again")
         return 1
     shutil.rmtree(folder)
     return 0
 
 
-def run_family(family: str, share: float, seed: int, folder: Path) -> Iterator[tuple[Row, Tally]]:
-    """What comes of one family, each tally with its row of the table."""
-    module: Any = importlib.import_module(f"tests.faults.{family}")
-    folder.mkdir(parents=True)
-    began = time.monotonic()
-    for tally in module.campaign(max(1, round(module.LONG * share)), seed, folder):
-        seconds = time.monotonic() - began
-        row = {"family": family, "what": tally.what, "tried": tally.tried, "survived": tally.survived}
-        yield {**row, "lost": len(tally.lost), "seconds": round(seconds, 1)}, tally
+def run_family(family: str, share: float, seed: int, folder: Path) -> Iterator[Row]:
+    """Count the faults of one family by row of the table, and print each that is lost when it happens."""
+    for number, part in enumerate(FAMILIES[family]):
+        rows: dict[str, Row] = {}
         began = time.monotonic()
+        count = round(part.long * share) or int(len(FAMILIES[family]) == 1)
+        for what, lost in part.run(count, seed, folder / str(number)) if count else ():
+            row = rows.setdefault(
+                what, {"family": family, "what": what, "tried": 0, "survived": 0, "lost": 0, "seconds": 0.0}
+            )
+            row["tried"] += 1
+            row["lost" if lost else "survived"] += 1
+            row["seconds"] += time.monotonic() - began
+            began = time.monotonic()
+            if lost:
+                print(f"  LOST {what}: {lost}", flush=True)
+        for row in rows.values():
+            row["seconds"] = round(row["seconds"], 1)
+            print("{what}: {survived} of {tried} survived, {seconds:.0f} s".format_map(row), flush=True)
+            yield row
 
 
 def table(rows: list[Row]) -> str:
-    """The rows, and what they come to."""
+    """Format the rows and their sums."""
     columns = ("tried", "survived", "lost", "seconds")
     total: Row = {"what": "all", **{column: sum(row[column] for row in rows) for column in columns}}
     width = max(len(row["what"]) for row in (*rows, total))
@@ -72,11 +104,11 @@ def table(rows: list[Row]) -> str:
 
 
 def store(rows: list[Row], seed: int, path: Path = STORED) -> None:
-    """Keep the rows, in the place of those of the same families."""
+    """Write the rows in the place of those of the same families."""
     before: list[Row] = read_json(path)["rows"] if path.exists() else []
     own = {row["family"] for row in rows}
     kept = [*(row for row in before if row["family"] not in own), *rows]
-    kept.sort(key=lambda row: FAMILIES.index(row["family"]))  # stable: a family's own order stays
+    kept.sort(key=lambda row: list(FAMILIES).index(row["family"]))  # stable: a family's own order stays
     seconds = round(sum(row["seconds"] for row in kept), 1)
     write_json(path, {"rows": kept, "seed": seed, "seconds": seconds, "version": __version__})
 

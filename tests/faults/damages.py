@@ -12,15 +12,32 @@ import torch
 from safetensors.torch import load, save
 
 Kind = Literal["weights", "json", "text", "lines", "data", "rows"]
-"""text: JSON without a digest, in which a flipped bit may go unnoticed; lines: the same, an object a line."""
+"""text: JSON without a digest, in which a flipped bit may go unnoticed; lines: the same, one object per line."""
 Damage = Callable[[Path, random.Random], None]
 
 
-# Damages: to any file
+# To any file
 
 
-def _empty(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b"")
+def _bytes(change: Callable[[bytes, random.Random], bytes]) -> Damage:
+    """Change the content of a file."""
+    return lambda path, chance: _write(path, change(path.read_bytes(), chance))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _truncated(content: bytes, chance: random.Random) -> bytes:
+    size = len(content)
+    places = (1, 7, 8, 9, size // 2, size - 2, chance.randrange(1, size - 1))
+    return content[: min(chance.choice(places), size - 2)]  # the last byte of JSON is a line break
+
+
+def _flipped(content: bytes, chance: random.Random) -> bytes:
+    flipped = bytearray(content)
+    flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    return bytes(flipped)
 
 
 def _folder(path: Path, chance: random.Random) -> None:
@@ -31,26 +48,6 @@ def _folder(path: Path, chance: random.Random) -> None:
 def _dangling(path: Path, chance: random.Random) -> None:
     path.unlink()
     path.symlink_to("nowhere")
-
-
-def _truncate(path: Path, chance: random.Random) -> None:
-    size = path.stat().st_size
-    places = (1, 7, 8, 9, size // 2, size - 2, chance.randrange(1, size - 1))
-    os.truncate(path, min(chance.choice(places), size - 2))  # the last byte of JSON is a line break
-
-
-def _flip(path: Path, chance: random.Random) -> None:
-    content = bytearray(path.read_bytes())
-    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    path.write_bytes(content)
-
-
-def _noise(path: Path, chance: random.Random) -> None:
-    path.write_bytes(chance.randbytes(path.stat().st_size))
-
-
-def _nul(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b"\0" * path.stat().st_size)
 
 
 class _Payload:
@@ -80,10 +77,6 @@ _DEEP: Final = 5_000_000
 """Brackets that open, and as many that close: 10 MB."""
 
 
-def _nesting(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b'{"a":' + b"[" * _DEEP + b"]" * _DEEP + b"}\n")
-
-
 def _edit(change: Callable[[dict[str, Any], random.Random], Any]) -> Damage:
     """Change the object in a file; of JSON lines, one of them."""
 
@@ -91,7 +84,8 @@ def _edit(change: Callable[[dict[str, Any], random.Random], Any]) -> Damage:
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
         number = chance.randrange(len(lines))
         value = json.loads(lines[number])
-        lines[number] = json.dumps(change(value, chance) or value)
+        change(value, chance)
+        lines[number] = json.dumps(value)
         path.write_text("\n".join(lines) + "\n")
 
     return damage
@@ -106,23 +100,12 @@ def _put(*values: object) -> Damage:
     return _edit(change)
 
 
-def _without(value: dict[str, Any], chance: random.Random) -> None:
-    del value[chance.choice(list(value))]
-
-
-def _version(value: dict[str, Any], chance: random.Random) -> None:
-    value["version"] = chance.choice((0, 2, "1", None, 1.5, [1]))
-
-
 def code(path: Path, chance: random.Random) -> None:
     """A model's config that would have code of its own run."""
     (path.parent / "evil.py").write_text(f"import os\nos.mkdir({str(run_mark())!r})\n")
     value = json.loads(path.read_text())
-    names = {
-        "AutoConfig": "evil.Config",
-        "AutoModelForCausalLM": "evil.Model",
-        "AutoTokenizer": ["evil.Slow", "evil.Fast"],
-    }
+    tokenizers = ["evil.Slow", "evil.Fast"]
+    names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": tokenizers}
     value |= {"auto_map": names, "trust_remote_code": True}
     if chance.random() < 0.5:
         value["model_type"] = "__import__('os').mkdir('code-was-run')"
@@ -138,9 +121,8 @@ def _tensors(change: Callable[[dict[str, torch.Tensor], str, random.Random], Non
     def damage(path: Path, chance: random.Random) -> None:
         tensors = load(path.read_bytes())
         change(tensors, chance.choice(sorted(tensors)), chance)
-        path.write_bytes(
-            save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
-        )
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        path.write_bytes(save(whole, metadata={"format": "pt"}))
 
     return damage
 
@@ -165,36 +147,32 @@ def _bin_only(path: Path, chance: random.Random) -> None:
 
 
 def _line_becomes(*contents: bytes) -> Damage:
-    def damage(path: Path, chance: random.Random) -> None:
-        lines = path.read_bytes().splitlines()
+    def damaged(content: bytes, chance: random.Random) -> bytes:
+        lines = content.splitlines()
         lines[chance.randrange(len(lines))] = chance.choice(contents)
-        path.write_bytes(b"\n".join(lines) + b"\n")
+        return b"\n".join(lines) + b"\n"
 
-    return damage
-
-
-def _crlf_and_bom(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    return _bytes(damaged)
 
 
 ANY: Final[dict[str, Damage]] = {
-    "empty": _empty,
+    "empty": _bytes(lambda content, chance: b""),
     "a folder": _folder,
     "a dangling link": _dangling,
-    "truncated": _truncate,
-    "a bit flipped": _flip,
-    "noise": _noise,
-    "NUL bytes": _nul,
+    "truncated": _bytes(_truncated),
+    "a bit flipped": _bytes(_flipped),
+    "noise": _bytes(lambda content, chance: chance.randbytes(len(content))),
+    "NUL bytes": _bytes(lambda content, chance: bytes(len(content))),
     "a pickle": _pickle,
 }
 _JSON: Final[dict[str, Damage]] = {
-    "nesting": _nesting,
-    "a list": lambda path, chance: _write(path, "[1, 2]\n"),
+    "nesting": _bytes(lambda content, chance: b'{"a":' + b"[" * _DEEP + b"]" * _DEEP + b"}\n"),
+    "a list": _bytes(lambda content, chance: b"[1, 2]\n"),
     "not finite": _put(float("nan"), float("inf")),
-    "a number without end": lambda path, chance: _write(path, '{"version": 1' + "0" * 5000 + "}\n"),
-    "another version": _edit(_version),
-    "a key missing": _edit(_without),
-    "a key more": _edit(lambda value, chance: value.update({"nothing": 1})),
+    "a number without end": _bytes(lambda content, chance: b'{"version": 1' + b"0" * 5000 + b"}\n"),
+    "another version": _edit(lambda value, chance: value.update(version=chance.choice((0, 2, "1", None, 1.5, [1])))),
+    "a key missing": _edit(lambda value, chance: value.pop(chance.choice(list(value)))),
+    "a key more": _edit(lambda value, chance: value.update(nothing=1)),
     "another type": _put(None, "x", -1, [], {}, True, [[]], 1e308, 10**400, "__import__('os').mkdir('code-was-run')"),
 }
 DAMAGES: Final[dict[Kind, dict[str, Damage]]] = {
@@ -220,10 +198,6 @@ DAMAGES: Final[dict[Kind, dict[str, Damage]]] = {
         "a million characters": _line_becomes(b"1" * 1_000_001, b'{"question": "' + b"1" * 1_000_000 + b'"}'),
         "a NUL": _line_becomes(b"1\0||2 #### 3", b'{"question": "\\u0000", "steps": [], "answer": "1"}'),
         "nesting": _line_becomes(b"[" * 2 * _DEEP, b'{"question":' * 800_000),
-        "CRLF and BOM": _crlf_and_bom,
+        "CRLF and BOM": _bytes(lambda content, chance: b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n")),
     },
 }
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)

@@ -1,106 +1,76 @@
-"""The campaign in small: every family with some faults, by the same code as `make faults`; and what makes the faults bites."""
+"""The campaign in small: every family with some faults, by the same code as `make faults`."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.faults import kills, load, together, writes
-from tests.faults.__main__ import store, table
-from tests.faults.alone import Alone
-from tests.faults.children import Fault, compiled
-from tests.faults.commands import COMMANDS, content, difference, one_line, told
-from tests.faults.tally import Tally
+from tests.faults.__main__ import FAMILIES, Part, store, table
+from tests.faults.child_process import compiled
+from tests.faults.harness import ask, complaints
+from tests.faults.line_strategies import TINY, commands
+from tests.faults.number_edges import not_finite
+from tests.faults.small_commands import COMMANDS
 
-pytestmark = pytest.mark.skipif(compiled() is None, reason="the disk that fails is C, for Linux")
-
-
-def check(tally: Tally, tried: int) -> None:
-    assert tally.lost == []
-    assert tally.tried == tally.survived == tried
-
-
-KILLS = {"train": 4, "train --seeds": 4, "solve": 3, "sweep solve": 4, "sweep train": 4, "paper": 1, "lm train": 2}
-WRITES = {"train": 4, "solve": 3, "sweep solve": 4, "compare": 2, "lm train": 3, "lm data": 3}
-MEETINGS = {"train": 2, "sweep solve": 2, "lm train": 1}
+SHORT = [
+    pytest.param(part, id="-".join([family, *getattr(part.run, "args", ())[-1:]]))
+    for family, parts in FAMILIES.items()
+    for part in parts
+    if part.short
+]
 
 
-@pytest.mark.parametrize("name", KILLS)
-def test_kills(tmp_path: Path, name: str):
-    check(kills.kill(name, KILLS[name], 1, tmp_path), KILLS[name])
+@pytest.mark.parametrize("part", SHORT)
+def test_faults_are_survived(part: Part, request: pytest.FixtureRequest, tmp_path: Path):
+    family = request.node.callspec.id.partition("-")[0]
+    if family in ("kills", "writes", "together", "load") and compiled() is None:
+        pytest.skip("the disk that fails is C, for Linux")
+    outcomes = list(part.run(part.short, 1, tmp_path))
+    assert [outcome.lost for outcome in outcomes if outcome.lost] == []
+    assert len({outcome.row for outcome in outcomes}) == {"files": 6, "lines": 3}.get(family, 1)
+    assert len(outcomes) == part.short + (family == "lines")  # and one as a process
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_failed_writes(tmp_path: Path, name: str):
-    check(writes.fail(name, WRITES[name], 1, tmp_path), WRITES[name])
+def test_every_family_and_command_has_its_faults():
+    assert all(any(part.short for part in parts) for parts in FAMILIES.values())
+    assert all(part.long >= part.short for parts in FAMILIES.values() for part in parts)
+    assert all(sum(own.kills + own.writes + own.together) for own in COMMANDS.values())
 
 
-@pytest.mark.parametrize("name", MEETINGS)
-def test_two_processes(tmp_path: Path, name: str):
-    check(together.meet(name, MEETINGS[name], 1, tmp_path), MEETINGS[name])
+def test_every_option_is_known():
+    found = commands()
+    assert found.keys() == TINY.keys()
+    assert {"n", "k", "curriculum", "lr", "out", "resume", "json"} <= {option.name for option in found[("train",)]}
+    assert [option.name for option in found[("sweep", "solve")] if option.positional] == ["grid"]
+    assert "method" not in {option.name for option in found[("lm", "plan")]}  # asked for by --methods
 
 
-def test_load(tmp_path: Path):
-    (tally,) = load.campaign(300, 0, tmp_path)
-    check(tally, 300)
+TRAIN = "--steps 3 --eval-every 1 --eval-samples 20"
 
 
-@pytest.mark.parametrize("name", ["train", "solve", "lm train"])
-def test_a_vanished_checkpoint_is_told(tmp_path: Path, name: str):
-    """The run begins anew, and says so; it ends with the same bits."""
-    alone, out = Alone.of(name, tmp_path), tmp_path / "killed"
-    assert alone.run(out, Fault("kill", alone.whole.calls * 3 // 4)).status is None
-    shutil.rmtree(out / "checkpoint")
-    ended = alone.run(out)
-    assert alone.wrong(out, ended) is None
-    assert f"internalize: {out} has no checkpoint to go on from: it begins anew" in told(ended.said)
-    assert "begins anew" not in alone.whole.said
-
-
-# The faults themselves
-
-
-def test_the_disk_fails_when_it_is_told_to(tmp_path: Path):
-    """A fault that nobody meets would be survived by everybody."""
-    alone = Alone.of("train", tmp_path)
-    middle = alone.whole.calls // 2
-    out = tmp_path / "faulty"
-    assert alone.run(out, Fault("kill", middle)).status is None
-    assert not (out / "result.json").exists()
-    assert list((out / "checkpoint").iterdir())
-    for action, reason in {"full": "No space left", "read-only": "Read-only", "vanish": "No such file"}.items():
-        shutil.rmtree(out)
-        ended = alone.run(out, Fault(action, middle))  # pyright: ignore[reportArgumentType]
-        assert ended.status == 2
-        assert reason in ended.said or "Input/output error" in ended.said
-        assert (tmp_path / "faulty.gone").exists() == (action == "vanish")
-        shutil.rmtree(tmp_path / "faulty.gone", ignore_errors=True)
-        out.mkdir(exist_ok=True)
-    found = dict(alone.content)
-    assert difference(found, alone.content) is None
-    metrics = json.loads(json.dumps(found["metrics.jsonl"]))
-    metrics[1]["loss"] += 1e-7
-    assert (
-        difference({**found, "metrics.jsonl": metrics}, alone.content)
-        == "metrics.jsonl is not as it is of a run left alone"
-    )
-    assert difference({**found, "x": b""}, alone.content) == "x is left over"
-    assert "seconds" in (tmp_path / "train" / "alone" / "result.json").read_text()
-    assert "seconds" not in str(content(tmp_path / "train" / "alone"))
-
-
-def test_one_line():
-    path = Path("/x/run")
-    progress = "train n=6 k=4 log-icot: 8/8  stage 2/2  loss 1.2\n"
-    assert told(progress) == []
-    assert one_line(f"{progress}internalize: cannot write /x/run/a: No space left on device\n", path) is None
-    assert one_line(f"note\n{progress}internalize: cannot write /x/run: Read-only\n", path, usual="note\n") is None
-    for said in ("", "internalize: cannot write: no space\n", "cannot write /x/run\n", "internalize: /x/run\n" * 2):
-        assert one_line(said, path), said
-
-
-# The frame
+@pytest.mark.parametrize(
+    "line",
+    [
+        "solve --n 2 --k 2",
+        "solve --n 8 --k 8",
+        "solve --n 8 --k 4 --samples 1",
+        "solve --n 8 --k 4 --K 200",
+        "predict --n 2 --k 2",
+        "predict --n 8 --k 4 --K 200",
+        f"train --n 2 --k 2 --batch 1 {TRAIN}",
+        f"train --n 8 --k 8 --batch 1 {TRAIN}",
+        f"train --n 8 --k 8 --batch 20 --gates learned {TRAIN}",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_edges_by_name(line: str, dtype: str, tmp_path: Path):
+    """Of those that `numbers` draws: every one of them, whatever the seed."""
+    words = [] if line.startswith("predict") else ["--dtype", dtype]
+    answer = ask([*line.split(), *words, "--out", str(tmp_path / "run"), "--json"])
+    assert complaints(["--json"], answer) == []
+    assert answer.status in ((0, 1) if "--samples 1" in line else (0,))
+    assert list(tmp_path.rglob("*.json"))
+    assert not_finite(tmp_path) == []
 
 
 def test_table_and_store(tmp_path: Path):
@@ -113,7 +83,3 @@ def test_table_and_store(tmp_path: Path):
     found = json.loads(path.read_text())
     assert [(own["family"], own["tried"]) for own in found["rows"]] == [("kills", 3), ("kills", 9), ("load", 4)]
     assert (found["seed"], found["seconds"]) == (5, 1.2)
-
-
-def test_every_command_has_its_faults():
-    assert {*kills.KILLS, *writes.WRITERS, *together.MEETINGS} == set(COMMANDS)

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, as `workers.run_all` has them on local processes: the same jobs, the same calls, the same rows.
+"""Jobs on a Ray cluster, as `pool.run_all` has them on local processes: the same jobs, the same calls, the same rows.
 
 The package must be installed on every machine of the cluster. Nothing is shared but what a job hands back, so its machines need
 no common disk. A task whose worker or machine dies is begun again by Ray.
@@ -9,12 +9,12 @@ import importlib
 import os
 import socket
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.parallel.pool import Ended, Finished, J, Job, JobTracker, Refused, Report
+from internalize.parallel.pool import J, JobTracker, outcome
 
 _AHEAD: Final = 2
 """Tasks sent for each CPU, so that none waits for us."""
@@ -22,35 +22,24 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 def run_on_ray(
-    jobs: Sequence[J],
-    address: str | None = None,
-    at_once: int | None = None,
-    *,
-    report: Report,
-    refused: Refused[J],
-    finished: Finished[J],
-    how_to_continue: str = "--resume goes on",
-    attempts: int = 3,
+    ends: JobTracker[J], address: str | None, at_once: int | None, how_to_continue: str, *, attempts: int
 ) -> None:
-    """Run the jobs, each on one CPU of the cluster.
+    """Run the jobs of a tracker, each on one CPU of the cluster.
 
     Args:
-        jobs: what to do, in this order.
+        ends: the jobs, and who hears of them: of progress whenever one has ended.
         address: of the cluster; without one, a cluster of this machine alone that ends with the jobs.
         at_once: at most so many at once; default: as many as the cluster has CPUs.
-        report: called whenever a job has ended.
-        refused: called with a job that cannot be done, and why; the others go on.
-        finished: called in this process with a job that was done, and what it handed back.
         how_to_continue: what the user is told after an interruption or a crash.
         attempts: how often a job is begun whose worker dies.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM; jobs that have not ended are dropped.
     """
-    ends = JobTracker(jobs, report, refused, finished)
+    jobs = ends.jobs
     crashes: list[str] = []
     with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
-        do = ray.remote(num_cpus=1, max_retries=attempts - 1)(_do)
+        do = ray.remote(num_cpus=1, max_retries=attempts - 1)(outcome)
         waiting, running = deque(range(len(jobs))), dict[Any, int]()
         while (waiting or running) and not interrupt.requested:
             room = at_once or _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -68,14 +57,6 @@ def run_on_ray(
         raise Interrupted(how_to_continue)
     if crashes:
         raise RuntimeError(f"{'; '.join(crashes)}; {how_to_continue}")
-
-
-def _do(job: Job) -> Ended:
-    """A job in a worker of the cluster."""
-    try:
-        return Ended(handed=job.run(lambda done, text: None))
-    except InputError as error:
-        return Ended(str(error))
 
 
 def load_ray(address: str | None = None) -> Any:

@@ -54,34 +54,27 @@ MayBegin = Callable[[J, Sequence[J]], bool]
 
 
 def run_all(
-    jobs: Sequence[J],
+    ends: "JobTracker[J]",
     processes: int,
-    report: Report,
-    refused: Refused[J],
-    how_to_continue: str = "--resume goes on",
+    how_to_continue: str,
     *,
-    finished: Finished[J] = lambda job, handed: None,
     attempts: int = 1,
     may_begin: MayBegin[J] = lambda job, running: True,
 ) -> None:
-    """Run the jobs, so many at once. One at a time needs no other process.
+    """Run the jobs of a tracker, so many at once. One at a time needs no other process.
 
     Args:
-        jobs: what to do, in this order.
+        ends: the jobs, and who hears of them.
         processes: how many at once.
-        report: called whenever a job says how far it is.
-        refused: called with a job that cannot be done, and why; the others go on.
         how_to_continue: what the user is told after an interruption or a crash.
-        finished: called in this process with a job that was done, and what it handed back.
         attempts: how often a job is begun whose process dies.
         may_begin: whether a job may begin beside those being run; later jobs may overtake it. It must, if there are none.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    ends = JobTracker(jobs, report, refused, finished)
     with Interruptible() as interrupt:
-        if min(processes, len(jobs)) > 1:
+        if min(processes, len(ends.jobs)) > 1:
             crew = _ProcessPool(ends, attempts, interrupt, may_begin)
             crew.work(processes)
             if crew.crashes and not interrupt.requested:
@@ -116,9 +109,7 @@ def _one_by_one(ends: "JobTracker[J]", interrupt: Interruptible) -> None:
             ends.at(number, Place(done, text))
 
         try:
-            how = Ended(handed=job.run(seen))
-        except InputError as error:
-            how = Ended(str(error))
+            how = outcome(job, seen)
         except Interrupted:
             interrupt.requested = True
             return
@@ -126,9 +117,19 @@ def _one_by_one(ends: "JobTracker[J]", interrupt: Interruptible) -> None:
 
 
 class JobTracker(Generic[J]):
-    """Who hears of how far all jobs are together, and of how each of them ended."""
+    """Jobs in their order; tracks overall progress and the outcome of each job.
 
-    def __init__(self, jobs: Sequence[J], report: Report, refused: Refused[J], finished: Finished[J]) -> None:
+    `report` is called whenever a job says how far it is. `refused` and `finished` are called in this process; after a refusal
+    the others go on.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[J],
+        report: Report,
+        refused: Refused[J],
+        finished: Finished[J] = lambda job, handed: None,
+    ) -> None:
         self.jobs = jobs
         self._report, self._refused, self._finished = report, refused, finished
         self._places = [0] * len(jobs)
@@ -178,6 +179,14 @@ class Ended:
 
     refusal: str | None = None
     handed: object = None
+
+
+def outcome(job: Job, report: ReportProgress = lambda done, text: None) -> Ended:
+    """Do a job, and say how it ended."""
+    try:
+        return Ended(handed=job.run(report))
+    except InputError as error:
+        return Ended(str(error))
 
 
 # The process that began them
@@ -309,9 +318,7 @@ def _work(pipe: Connection) -> None:
     message: Ready | Ended = Ready()
     while (job := _ask(pipe, message)) is not None:
         try:
-            message = Ended(handed=job.run(seen))
-        except InputError as error:
-            message = Ended(str(error))
+            message = outcome(job, seen)
         except Interrupted:
             return
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from internalize.errors import InputError
 from internalize.parallel.cluster import load_ray, run_on_ray
-from internalize.parallel.pool import J, MayBegin, Report, ReportProgress, run_all
+from internalize.parallel.pool import J, JobTracker, MayBegin, Report, ReportProgress, run_all
 from internalize.storage.runs import Run
 
 Backend = Literal["processes", "ray"]
@@ -62,30 +62,12 @@ class Runner:
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, with everything saved.
         """
-        report = report or self.report
+        ends = JobTracker(jobs, report or self.report, refused, finished)
         if self.backend == "ray":
-            run_on_ray(
-                jobs,
-                self.address,
-                self.processes,
-                report=report,
-                refused=refused,
-                finished=finished,
-                how_to_continue=how_to_continue,
-                attempts=self.attempts,
-            )
-            return
-        processes = self.processes or os.cpu_count() or 1
-        run_all(
-            jobs,
-            processes,
-            report,
-            refused,
-            how_to_continue,
-            finished=finished,
-            attempts=self.attempts,
-            may_begin=may_begin,
-        )
+            run_on_ray(ends, self.address, self.processes, how_to_continue, attempts=self.attempts)
+        else:
+            processes = self.processes or os.cpu_count() or 1
+            run_all(ends, processes, how_to_continue, attempts=self.attempts, may_begin=may_begin)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ Nothing is pickled. Reading takes no lock.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
@@ -70,24 +70,10 @@ _BEFORE: dict[str, Json] = {
 }
 """What a run of that kind had before there was an option for it, and its config.json does not say."""
 
-_OWN_FILES = frozenset(
-    (
-        "config.json",
-        "env.json",
-        "metrics.jsonl",
-        "weights.safetensors",
-        "model",
-        ".model.tmp",
-        "first-stage",
-        ".first-stage.tmp",
-        "stages",
-        "snapshots",
-        "checkpoint",
-        "answers.jsonl",
-        "result.json",
-        ".lock",
-    )
-)
+_OWN_FILES = {
+    *("config.json", "env.json", "metrics.jsonl", "answers.jsonl", "weights.safetensors", "result.json", ".lock"),
+    *("model", ".model.tmp", "first-stage", ".first-stage.tmp", "stages", "snapshots", "checkpoint"),
+}
 
 
 class Run:
@@ -140,17 +126,28 @@ class Run:
             raise InputError(f"{self.path} is not finished: it has no result.json; continue it with --resume")
         return read_json(self.path / "result.json")
 
-    def locked(self) -> "_Lock":
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
         """Hold the folder against a second writer. The folder is made if it is missing."""
-        return _Lock(self.path)
+        lock = FileLock(self.path / ".lock", timeout=0)
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except Timeout:
+                message = f"{self.path} is in use by another process; wait for it or choose another --out"
+                raise InputError(message) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def check(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
         """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
         if self.exists:
             found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
-            for key in sorted(
-                {*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)
-            ):  # they explain the rest
+            # The kind and the seed first: they explain the rest.
+            for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)):
                 if (want := _as_json(wanted.get(key))) != found.get(key):
                     raise InputError(
                         f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
@@ -173,13 +170,11 @@ class Run:
             write_json(self.path / "env.json", describe_environment())
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
 
-    def discard(self) -> None:
-        """Remove the folder and all that is in it, unless somebody writes it or it holds a file that is not ours."""
-        with self.locked():
-            if stranger := self._stranger():
-                raise InputError(f"{self.path} holds {stranger!r}, which is not ours; move it away, then try again")
-            with writing(self.path):
-                shutil.rmtree(self.path)
+    def set_aside(self) -> Path:
+        """Rename the folder, whatever is in it, so that another run can take its place. Refused while somebody writes it."""
+        with self.locked(), writing(self.path):
+            free = (self.path.with_name(f"{self.path.name}.set-aside-{number}") for number in itertools.count(1))
+            return self.path.rename(next(path for path in free if not path.exists()))
 
     def _stranger(self) -> str | None:
         """The name of a file that no run has."""
@@ -301,27 +296,6 @@ class Run:
         # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
         files = [path for path in (self.path / "checkpoint").glob("[0-9]*.*") if path.stem.isdecimal()]
         return sorted(files, key=lambda path: path.suffix != ".json")
-
-
-class _Lock:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = FileLock(path / ".lock", timeout=0)
-
-    def __enter__(self) -> None:
-        with writing(self._path):
-            self._path.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock.acquire()
-            except Timeout:
-                raise InputError(
-                    f"{self._path} is in use by another process; wait for it or choose another --out"
-                ) from None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
 
 @contextlib.contextmanager

@@ -116,9 +116,8 @@ class Training:
         """Measure every run on its held-out samples: ``latest`` holds one metrics object a run."""
         stage, sequence = self.stages[self.stage], self._validation
         output = infer(self.model, sequence[..., : self.levels.n])
-        if isinstance(
-            self.model, LevelTransformer
-        ):  # what a stage hides or shows is never read: its loss is of the same pass
+        if isinstance(self.model, LevelTransformer):
+            # It never reads what a stage hides or shows: the loss is of the same pass.
             of_runs = supervised_level_loss(output, sequence, stage, self.levels)
         else:
             of_runs = self._loss(sequence)
@@ -129,11 +128,7 @@ class Training:
                 if len(self.optimizer.param_groups) > 1:
                     rates += f" or parts_lr={self.options.parts_lr}"
                 raise InputError(f"the loss of seed {seed} is {loss} at step {self.done}: {rates} is too large")
-        place = {
-            "step": self.done,
-            "stage": self.stage + 1,
-            "samples": self.done * self.options.batch,
-        }
+        place = {"step": self.done, "stage": self.stage + 1, "samples": self.done * self.options.batch}
         measured = measure(self.model, self.trees, sequence, output)
         self.latest = [
             {**place, "loss": loss, **run, "seconds": round(self.seconds, 3)}
@@ -216,9 +211,10 @@ class Training:
                 tensors[f"{name}.{key}"] = value if key == "step" else value[run]
         return tensors
 
-    def restore(self, states: Sequence[dict[str, Tensor]], *, stage: int, step: int, done: int, seconds: float) -> None:
+    def restore(self, states: Sequence[dict[str, Tensor]], place: Json) -> None:
         """Put all runs where they were when they were saved."""
-        self.stage, self.step, self.done, self.seconds = stage, step, done, seconds
+        self.stage, self.step = place["stage"], place["stage_step"]
+        self.done, self.seconds = place["step"], place["seconds"]
         for name, parameter in self.parameters.items():
             with torch.no_grad():
                 parameter.copy_(torch.stack([state[name] for state in states]))

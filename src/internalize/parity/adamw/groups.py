@@ -8,10 +8,8 @@ from internalize.errors import InputError
 from internalize.parity.options import TrainOptions
 from internalize.storage.runs import Run
 
-Groups = dict[TrainOptions, list[Run]]
 
-
-def group_runs(runs: Iterable[Run]) -> Groups:
+def group_runs(runs: Iterable[Run]) -> dict[TrainOptions, list[Run]]:
     """Runs by settings, in order of n, k, batch and learning rate, each group in order of its seeds.
 
     Refuses what would be counted wrongly: a run that is not finished or not a training run, and one seed twice.

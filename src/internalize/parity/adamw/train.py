@@ -154,13 +154,7 @@ def _restore(training: Training, runs: Sequence[Run], step: int, say: Callable[[
     for name, value in training.circumstances().items():
         if state.get(name) != value:
             say(f"resumed with {name} {value} where it was {state.get(name)}: the last bits will differ")
-    training.restore(
-        [tensors for tensors, _ in loaded],
-        stage=state["stage"],
-        step=state["stage_step"],
-        done=state["step"],
-        seconds=state["seconds"],
-    )
+    training.restore([tensors for tensors, _ in loaded], state)
     training.latest = [run.metrics()[-1] for run in runs]
 
 

@@ -137,12 +137,11 @@ def certify(world: World, only: Sequence[str] | None = None) -> list[Certificate
             f"n={world.tree.n}, k={world.tree.k} have {world.levels.T} positions; certify holds L matrices of T × T in "
             f"float64 and their gradients, and takes T = n + k − 1 up to {MAX_POSITIONS}"
         )
-    return [_certificate(name, statement, world) for name, statement in asked.items()]
-
-
-def _certificate(name: str, statement: Statement[World], world: World) -> Certificate:
-    if name in _ABOUT_THE_MODEL and not world.finite:
-        found = Finding(math.nan, 0.0, "the model computes numbers that are not finite")
-    else:
-        found = statement.check(world)
-    return statement.certificate(name, found, world.seed, "float64")
+    certificates: list[Certificate] = []
+    for name, statement in asked.items():
+        if name in _ABOUT_THE_MODEL and not world.finite:
+            found = Finding(math.nan, 0.0, "the model computes numbers that are not finite")
+        else:
+            found = statement.check(world)
+        certificates.append(statement.certificate(name, found, world.seed, "float64"))
+    return certificates

@@ -57,9 +57,8 @@ def ingredients_of_run(run: Run) -> Ingredients:
     except InputError as error:
         if str(run.path) in str(error):
             raise
-        raise InputError(
-            f"{run.path / 'config.json'}: {error}"
-        ) from None  # what an option's own check has said of its value
+        # What an option's own check has said of its value.
+        raise InputError(f"{run.path / 'config.json'}: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise InputError(

@@ -94,7 +94,7 @@ def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
     where the prediction is of another model) and `deviation`, the measured over the predicted less 1.
     """
     x, y = _check(cells, by)
-    if not _by_samples(cells, y):
+    if y != "samples" or "exact_recovery" not in cells.columns or cells[y].has_nulls():
         return []
     points: list[Json] = []
     for value, own in _panels(cells, by):
@@ -145,7 +145,3 @@ def _predicted(runs: pl.DataFrame) -> int | None:
     if len(settings) > 1 or any(settings[0].pop(name) != value for name, value in _AS_PREDICTED.items()):
         return None
     return None if settings[0]["grid"] == "none" else Setting(**settings[0]).samples_for(0.5)
-
-
-def _by_samples(cells: pl.DataFrame, y: str) -> bool:
-    return y == "samples" and "exact_recovery" in cells.columns and not cells[y].has_nulls()

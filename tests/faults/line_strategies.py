@@ -17,61 +17,47 @@ from internalize.commands import cli
 
 Name = tuple[str, ...]
 
-_SMALL_TREE: Final = {"n": ("4", "5", "8"), "k": ("2", "4")}
-_SMALL_LM: Final = {
-    "data": ("parity:n=6,k=4", "data.txt"),
-    "layers": ("1", "2"),
-    "width": ("16",),
-    "heads": ("2",),
-    "batch": ("4",),
-    "steps": ("1", "3"),
-    "stage_steps": ("1", "2"),
-    "eval_examples": ("3",),
-    "test_examples": ("4",),
+_TREE: Final = "n=4|5|8 k=2|4"
+_LM: Final = (
+    "data=parity:n=6,k=4|data.txt layers=1|2 width=16 heads=2 batch=4 steps=1|3 stage_steps=1|2 "
+    "eval_examples=3 test_examples=4"
+)
+_SIZES: Final[Mapping[Name, str]] = {
+    ("train",): f"{_TREE} steps=0|2 batch=1|3 eval_every=1|5 eval_samples=1|4",
+    ("solve",): f"{_TREE} samples=1|50 test_samples=1|9 threads=1",
+    ("predict",): _TREE,
+    ("certify",): "n=4|5 k=2|4 only=gating|frozen-gradient",
+    ("compare",): "sizes=4,2|5,4 seeds=0|0:2 steps=1 batch=2 eval_samples=3 repeats=1|2 jobs=1 lr=0.1",
+    ("sweep", "solve"): "grid=n=4,5+k=2,4+samples=5+test_samples=3 seeds=0:2|1 jobs=1",
+    ("sweep", "train"): "grid=n=4+k=2,4+steps=1+batch=2+eval_samples=2 seeds=0:2|1 jobs=1",
+    ("sweep", "show"): "store=../made/sweep",
+    ("bench",): "",
+    ("paper",): "",
+    ("runs",): "root=../made",
+    ("lm", "data"): "data=parity:n=6,k=4|multiply:digits=2|hops:hops=2 count=1|3",
+    ("lm", "plan"): _LM,
+    ("lm", "train"): _LM,
+    ("lm", "eval"): "model=../made/lm|../made/lm/model examples=1|4 data=data.txt",
+    ("lm", "probe"): "run=../made/lm examples=64 data=data.txt",
+    ("lm", "certify"): "run=../made/lm examples=64 only=answer|child-mass",
+    ("lm", "compare"): f"{_LM} methods=log-icot budget=steps seeds=0 jobs=1",
 }
-TINY: Final[Mapping[Name, Mapping[str, Sequence[str]]]] = {
-    ("train",): {
-        **_SMALL_TREE,
-        "steps": ("0", "2"),
-        "batch": ("1", "3"),
-        "eval_every": ("1", "5"),
-        "eval_samples": ("1", "4"),
-    },
-    ("solve",): {**_SMALL_TREE, "samples": ("1", "50"), "test_samples": ("1", "9"), "threads": ("1",)},
-    ("predict",): _SMALL_TREE,
-    ("certify",): {"n": ("4", "5"), "k": ("2", "4"), "only": ("gating", "frozen-gradient")},
-    ("compare",): {
-        "sizes": ("4,2", "5,4"),
-        "seeds": ("0", "0:2"),
-        "steps": ("1",),
-        "batch": ("2",),
-        "eval_samples": ("3",),
-        "repeats": ("1", "2"),
-        "jobs": ("1",),
-        "lr": ("0.1",),
-    },
-    ("sweep", "solve"): {"grid": ("n=4,5 k=2,4 samples=5 test_samples=3",), "seeds": ("0:2", "1"), "jobs": ("1",)},
-    ("sweep", "train"): {"grid": ("n=4 k=2,4 steps=1 batch=2 eval_samples=2",), "seeds": ("0:2", "1"), "jobs": ("1",)},
-    ("sweep", "show"): {"store": ("../made/sweep",)},
-    ("bench",): {},
-    ("paper",): {},
-    ("runs",): {"root": ("../made",)},
-    ("lm", "data"): {"data": ("parity:n=6,k=4", "multiply:digits=2", "hops:hops=2"), "count": ("1", "3")},
-    ("lm", "plan"): _SMALL_LM,
-    ("lm", "train"): _SMALL_LM,
-    ("lm", "eval"): {"model": ("../made/lm", "../made/lm/model"), "examples": ("1", "4"), "data": ("data.txt",)},
-    ("lm", "probe"): {"run": ("../made/lm",), "examples": ("64",), "data": ("data.txt",)},
-    ("lm", "certify"): {"run": ("../made/lm",), "examples": ("64",), "only": ("answer", "child-mass")},
-    ("lm", "compare"): {**_SMALL_LM, "methods": ("log-icot",), "budget": ("steps",), "seeds": ("0",), "jobs": ("1",)},
+"""Option=value|other value; + joins the words of one value."""
+TINY: Final[Mapping[Name, Mapping[str, Sequence[list[str]]]]] = {
+    name: {
+        option: [value.split("+") for value in values.split("|")]
+        for option, _, values in (word.partition("=") for word in sizes.split())
+    }
+    for name, sizes in _SIZES.items()
 }
-"""What a command is always given, so that it ends within a second."""
+"""What a command is always given, one of the values of each option, so that it ends within a second."""
 DOOMED: Final[Mapping[Name, Sequence[str]]] = {("bench",): ("--repeats", "0"), ("paper",): ("--jobs", "0")}
 RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
-    ("lm", "compare"): 0.05,
     ("lm", "probe"): 0.1,
     ("lm", "certify"): 0.1,
     ("compare",): 0.1,
+    ("lm", "compare"): 0.05,
 }
 """How often a line of these, which take longest, is taken in the place of another."""
 
@@ -178,30 +164,25 @@ def typical(option: Option) -> st.SearchStrategy[list[str]]:
     """Words for an option that may be right."""
     if option.one is bool:
         return st.just([option.word])
-    if option.name in SPECIFIC:
-        one = st.sampled_from(SPECIFIC[option.name])
-    elif get_origin(option.one) is Literal:
-        one = st.sampled_from([str(choice) for choice in get_args(option.one)])
-    elif option.one is Path:
-        one = st.sampled_from(("new", "other"))
-    else:
-        one = st.sampled_from(
-            ("1", "2", "3") if option.one is int else ("0.25", "1", "0.01") if option.one is float else ("x",)
-        )
-    values = st.lists(one, max_size=3) if option.many else one.map(lambda value: [value])
-    return values.map(option.given)
+    usual: dict[Any, Sequence[str]] = {Path: ("new", "other"), int: ("1", "2", "3"), float: ("0.25", "1", "0.01")}
+    if get_origin(option.one) is Literal:
+        usual[option.one] = [str(choice) for choice in get_args(option.one)]
+    return _given(option, st.sampled_from(SPECIFIC.get(option.name) or usual.get(option.one, ("x",))))
 
 
 def absurd(option: Option) -> st.SearchStrategy[list[str]]:
     """Words for an option that are most probably wrong."""
     if option.one is Path:
-        one = st.sampled_from(PATHS)
-    else:
-        large = () if option.name in PATIENT else LARGE_NUMBERS
-        small = ("-1", "0", "nan") if option.name == "jobs" else SMALL_NUMBERS  # processes take seconds to begin
-        words = [word for word in WORDS if word != "None" or option.name != "jobs"]
-        one = st.sampled_from((*words, *small, *large, *SPECIFIC.get(option.name, ())))
-        one |= st.text(st.characters(exclude_categories=["Cs", "Nd"], exclude_characters="\0"), max_size=6)
+        return _given(option, st.sampled_from(PATHS))
+    large = () if option.name in PATIENT else LARGE_NUMBERS
+    small = ("-1", "0", "nan") if option.name == "jobs" else SMALL_NUMBERS  # processes take seconds to begin
+    words = [word for word in WORDS if word != "None" or option.name != "jobs"]
+    known = st.sampled_from((*words, *small, *large, *SPECIFIC.get(option.name, ())))
+    characters = st.characters(exclude_categories=["Cs", "Nd"], exclude_characters="\0")
+    return _given(option, known | st.text(characters, max_size=6))
+
+
+def _given(option: Option, one: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
     values = st.lists(one, max_size=3) if option.many else one.map(lambda value: [value])
     return values.map(option.given)
 
@@ -226,11 +207,11 @@ def lines(draw: st.DrawFn) -> Line:
     if draw(st.integers(0, 9)) == 0:
         words = [word for option in options.values() for word in (option.word, *draw(absurd(option)))]
         words = draw(st.lists(st.sampled_from([*words, *path]), max_size=8))
-        tiny = [word for name, values in TINY[path].items() for word in options[name].given(values[0].split(" "))]
+        tiny = [word for name, values in TINY[path].items() for word in options[name].given(values[0])]
         return Line([*path, *words, *tiny, *DOOMED.get(path, ())])
     words: list[str] = []
     for name, values in TINY[path].items():
-        words += options[name].given(draw(st.sampled_from(values)).split(" "))
+        words += options[name].given(draw(st.sampled_from(values)))
     if "out" in options and draw(st.integers(0, 3)):
         words += ["--out", "out"]
     words += ["--json"] * draw(st.booleans())

@@ -7,21 +7,20 @@ from typing import Final
 
 from internalize.parity.experiments.phase import read_cells
 from internalize.storage.sweep_store import STORE
-from tests.faults.children import PATIENCE, Child, run
-from tests.faults.tally import Tally
+from tests.faults.child_process import PATIENCE, Child
+from tests.faults.harness import Outcome
 
-LONG: Final = 10_000
-"""Cells."""
+CELLS: Final = 10_000
+"""In the long version."""
 _GROWTH: Final = 48 * 2**20
 """Bytes that a process may have at its end more than after a tenth of its cells: rows that wait to be a part, buffers."""
 _SECONDS: Final = 1.0
 """Of CPU time, in which the long version's store has to open, and `sweep show` to be done."""
 
 
-def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
-    """One sweep of so many cells."""
-    out, tally = folder / "cells", Tally("load", tried=count)
-    first = seed * LONG
+def sweep(count: int, seed: int, folder: Path) -> Iterator[Outcome]:
+    """One sweep of `count` cells."""
+    out, first = folder / "cells", seed * CELLS
     argv = ["sweep", "solve", "n=4", "k=2", "samples=8", "test_samples=8", "--seeds", f"{first}:{first + count}"]
     argv += ["--jobs", "1", "--out", str(out), "--resume"]
     grown = max(_watch(argv, out, count // 2, count), _watch(argv, out, count, count))
@@ -29,16 +28,17 @@ def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
     began = time.process_time()
     cells = read_cells(out)
     opened = time.process_time() - began
-    shown = run(["sweep", "show", str(out), "--by", "n", "k"], out, small=False)
-    if cells.height != count or cells["cell"].n_unique() != count or not cells.equals(again):
-        tally.lost.append(f"{cells.height} rows of {cells['cell'].n_unique()} cells in {out}, not {count}")
-    if grown > _GROWTH:
-        tally.lost.append(f"the process of the sweep grew by {grown >> 20} MB in {out}")
+    shown = Child(["sweep", "show", str(out), "--by", "n", "k"], out, small=False).wait()
     times = f"opened in {opened:.2f} s, shown in {shown.cpu_seconds:.2f} s"
-    if shown.status != 0 or (count >= LONG and max(opened, shown.cpu_seconds) > _SECONDS):
-        tally.lost.append(f"{out}: {times}, {shown.said[-300:]!r}")
-    tally.what = f"load: {count} cells, grown by {grown / 2**20:.0f} MB; {times}"
-    yield tally
+    lost: list[str] = []
+    if cells.height != count or cells["cell"].n_unique() != count or not cells.equals(again):
+        lost.append(f"{cells.height} rows of {cells['cell'].n_unique()} cells in {out}, not {count}")
+    if grown > _GROWTH:
+        lost.append(f"the process of the sweep grew by {grown >> 20} MB in {out}")
+    if shown.status != 0 or (count >= CELLS and max(opened, shown.cpu_seconds) > _SECONDS):
+        lost.append(f"{out}: {times}, {shown.said[-300:]!r}")
+    row = f"load: {count} cells, grown by {grown / 2**20:.0f} MB; {times}"
+    yield from [Outcome(row, line) for line in lost] + [Outcome(row)] * (count - len(lost))
 
 
 def _watch(argv: list[str], out: Path, until: int, count: int) -> int:

@@ -24,10 +24,9 @@ from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates import World, certify
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.runs import Run
-from tests.faults.asking import ask, complaints, rooms
-from tests.faults.tally import Tally
+from tests.faults.harness import Outcome, ask, complaints, strict_json
+from tests.faults.sandbox import sandbox
 
-LONG: Final = 400
 APART: Final = {"float32": 1e-4, "float64": 1e-11}
 """Largest difference of a weight after ten updates on one and on two threads, of weights about 1; measured: 1e-6 and 3e-15."""
 LM_APART: Final = 1e-4
@@ -49,14 +48,7 @@ def _solve_threads(chance: random.Random, folder: Path) -> list[str]:
         dtype=chance.choice(("float32", "float64")),
         test_samples=50,
     )
-    one, two = (_solved(options, threads) for threads in (1, 2))
-    same = one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-    return [] if same else [f"solve has other bits on two threads: {options}"]
-
-
-def _solved(options: SolveOptions, threads: int) -> dict[str, Tensor]:
-    with torch_threads(threads):
-        return {f"W{layer}": weight for layer, weight in enumerate(solve(options).weights)}
+    return _apart(lambda run: dict(enumerate(solve(options).weights)), folder, 0, options)
 
 
 def _train_threads(chance: random.Random, folder: Path) -> list[str]:
@@ -64,13 +56,12 @@ def _train_threads(chance: random.Random, folder: Path) -> list[str]:
     gates = chance.choice(("paper", "learned"))
     options = TrainOptions(n=30, k=16, steps=2, batch=500, eval_samples=100, dtype=dtype, gates=gates)
     seed = chance.randrange(1000)
-    found: list[dict[str, Tensor]] = []
-    for threads in (1, 2):
-        with torch_threads(threads):
-            run = Run(folder / f"threads-{threads}")
-            train(options, [seed], [run])
-            found.append(run.weights())
-    return _apart(found[0], found[1], APART[dtype], options)
+
+    def weights(run: Run) -> dict[str, Tensor]:
+        train(options, [seed], [run])
+        return run.weights()
+
+    return _apart(weights, folder, APART[dtype], options)
 
 
 def _lm_threads(chance: random.Random, folder: Path) -> list[str]:
@@ -80,16 +71,24 @@ def _lm_threads(chance: random.Random, folder: Path) -> list[str]:
         warmup=1, eval_every=4, eval_examples=8, test_examples=8, budgets="never",
     )  # fmt: skip
     seed = chance.randrange(1000)
-    found: list[dict[str, Tensor]] = []
+
+    def weights(run: Run) -> dict[str, Tensor]:
+        lm_train(options, seed, run)
+        return load_file(run.path / "model" / "model.safetensors")
+
+    return _apart(weights, folder, LM_APART, options)
+
+
+def _apart(weights: Callable[[Run], Mapping[Any, Tensor]], folder: Path, most: float, options: object) -> list[str]:
+    """Compute weights on one thread and on two, and complain if they are more than `most` apart."""
+    found: list[Mapping[Any, Tensor]] = []
     for threads in (1, 2):
         with torch_threads(threads):
-            lm_train(options, seed, Run(folder / f"threads-{threads}"))
-        found.append(load_file(folder / f"threads-{threads}" / "model" / "model.safetensors"))
-    return _apart(found[0], found[1], LM_APART, options)
-
-
-def _apart(one: Mapping[str, Tensor], two: Mapping[str, Tensor], most: float, options: object) -> list[str]:
-    apart = max(float((one[name] - two[name]).abs().max()) for name in one)
+            found.append(weights(Run(folder / f"threads-{threads}")))
+    one, two = found
+    if one.keys() != two.keys():
+        return [f"other weights on two threads: {options}"]
+    apart = max((float((one[name] - two[name]).abs().max().nan_to_num(torch.inf)) for name in one), default=0)
     return [] if apart <= most else [f"weights are {apart:.2g} apart on two threads, more than {most}: {options}"]
 
 
@@ -147,76 +146,58 @@ def _edges(chance: random.Random, folder: Path) -> list[str]:
     tiny = ["--steps", "3", "--batch", few, "--eval-every", "1", "--eval-samples", some]
     dtype = ["--dtype", chance.choice(("float32", "float64"))]
     enough = ["--test-samples", "100", "--threads", "1", *dtype]
-    argv, right = chance.choice(
-        (
-            (["solve", *size, *enough], lambda found: found["exact_recovery"] and found["accuracy"] == 1),
-            (
-                ["solve", *size, *enough, "--K", chance.choice(("200", "1000", "10000"))],
-                lambda found: found["exact_recovery"],
-            ),
-            (["solve", *size, *enough, "--samples", "1"], lambda found: found["exact_recovery"] or found["reason"]),
-            (
-                ["solve", *size, *enough, "--samples", "1", "--grid", "none", "--K", "200"],
-                lambda found: found["samples_per_stage"] == 1,
-            ),
-            (["predict", *size, "--K", chance.choice(("200", "10000"))], lambda found: found["samples_50"] is not None),
-            (["train", *size, *tiny, *dtype], lambda found: 0 <= found["accuracy"] <= 1),
-            (["train", *size, *tiny, *dtype, "--lr", "0"], lambda found: found["min_child_attention"] <= 0.5),
-            (
-                ["train", *size, *tiny, *dtype, "--lr", chance.choice(("1e6", "1e30", "1e300"))],
-                lambda found: 0 <= found["accuracy"] <= 1,
-            ),
-            (["train", *size, *tiny, "--gates", "learned", "--lr", "1e4"], lambda found: 0 <= found["accuracy"] <= 1),
-            (
-                ["certify", *size, "--only", "gating", "frozen-gradient", "theorem-max"],
-                lambda found: found["certificates"],
-            ),
-        )
-    )
+    large_k, larger_k = chance.choice(("200", "1000", "10000")), chance.choice(("200", "10000"))
+    large_lr = chance.choice(("1e6", "1e30", "1e300"))
+    solve_it, train_it = ["solve", *size, *enough], ["train", *size, *tiny]
+    edges: list[tuple[list[str], Callable[[dict[str, Any]], Any]]] = [
+        (solve_it, lambda found: found["exact_recovery"] and found["accuracy"] == 1),
+        ([*solve_it, "--K", large_k], lambda found: found["exact_recovery"]),
+        ([*solve_it, "--samples", "1"], lambda found: found["exact_recovery"] or found["reason"]),
+        ([*solve_it, "--samples", "1", "--grid", "none", "--K", "200"], lambda found: found["samples_per_stage"] == 1),
+        (["predict", *size, "--K", larger_k], lambda found: found["samples_50"] is not None),
+        ([*train_it, *dtype], lambda found: 0 <= found["accuracy"] <= 1),
+        ([*train_it, *dtype, "--lr", "0"], lambda found: found["min_child_attention"] <= 0.5),
+        ([*train_it, *dtype, "--lr", large_lr], lambda found: 0 <= found["accuracy"] <= 1),
+        ([*train_it, "--gates", "learned", "--lr", "1e4"], lambda found: 0 <= found["accuracy"] <= 1),
+        (["certify", *size, "--only", "gating", "frozen-gradient", "theorem-max"], lambda found: found["certificates"]),
+    ]
+    argv, right = chance.choice(edges)
     answer = ask([*argv, "--out", str(folder), "--json"])
     found = complaints(["--json", *argv], answer, "lr=", "K=")
     if not found and answer.status != 2 and not right(json.loads(answer.out)):
         found = [f"no sensible verdict: {answer.out[:200]}"]
     if answer.status == 2 and "--lr" not in argv:
         found.append(f"refused: {answer.err[:200]!r}")
-    found += [f"{path.name} has a number that is not finite" for path in _files(folder) if not _finite(path)]
+    found += [f"{path.name} has a number that is not finite" for path in not_finite(folder)]
     return [f"{' '.join(argv)}: {problem}" for problem in found]
 
 
-def _files(folder: Path) -> list[Path]:
-    return [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]
+def not_finite(folder: Path) -> list[Path]:
+    """Files of JSON below a folder that have a NaN or an infinity."""
+    found: list[Path] = []
+    for path in folder.rglob("*.json*"):
+        try:
+            for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+                strict_json(text)
+        except ValueError:
+            found.append(path)
+    return found
 
 
-def _finite(path: Path) -> bool:
-    def refuse(token: str) -> Any:
-        raise ValueError(token)
-
-    texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-    try:
-        for text in texts:
-            json.loads(text, parse_constant=refuse)
-    except ValueError:
-        return False
-    return True
-
-
-CHECKS: Final[dict[str, tuple[int, tuple[Check, ...]]]] = {
-    "edges: no NaN, sensible verdicts": (5, (_edges,)),
-    "float32 against float64": (3, (_solve_verdicts, _train_verdicts)),
-    "one thread against two": (1, (_solve_threads, _train_threads, _lm_threads)),
+CHECKS: Final[dict[str, tuple[Check, ...]]] = {
+    "edges: no NaN, sensible verdicts": (_edges,),
+    "float32 against float64": (_solve_verdicts, _train_verdicts),
+    "one thread against two": (_solve_threads, _train_threads, _lm_threads),
 }
-"""What is checked, with its share of the count and its checks in turn. Two threads take longest, the more so on busy cores."""
+"""What is checked, by the checks in turn."""
 
 
-def campaign(count: int, seed: int, folder: Path) -> Iterator[Tally]:
-    """So many settings, in the shares of `CHECKS`."""
-    whole = sum(share for share, _ in CHECKS.values())
-    with rooms(folder):
-        for what, (share, checks) in CHECKS.items():
-            tally = Tally(what)
-            for number in range(max(len(checks), count * share // whole)):
-                check = checks[number % len(checks)]
-                tally.tried += 1
-                if found := check(random.Random(f"{what} {seed} {number}"), folder / check.__name__ / str(number)):
-                    tally.lost.append(f"{check.__name__}, seed {seed}, number {number}: {'; '.join(found)}")
-            yield tally
+def compute(what: str, count: int, seed: int, folder: Path) -> Iterator[Outcome]:
+    """Let `count` settings go through the checks of an entry of `CHECKS`."""
+    checks = CHECKS[what]
+    with sandbox(folder, Path.mkdir):
+        for number in range(count):
+            check = checks[number % len(checks)]
+            found = check(random.Random(f"{what} {seed} {number}"), folder / check.__name__ / str(number))
+            lost = f"{check.__name__}, seed {seed}, number {number}: {'; '.join(found)}" if found else ""
+            yield Outcome(what, lost)

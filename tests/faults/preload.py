@@ -11,7 +11,7 @@ MODULES = """
     internalize.lm.evaluation.comparison internalize.lm.evaluation.evaluate internalize.lm.probe.probed_models
     internalize.lm.probe.probe polars rich.console rich.table typeguard matplotlib.backends.backend_svg
     matplotlib.backends.backend_pdf transformers.trainer transformers.models.gpt2.modeling_gpt2
-    transformers.conversion_mapping tests.faults.commands torch._dynamo
+    transformers.conversion_mapping tests.faults.small_commands torch._dynamo
 """  # AdamW imports the last
 
 for name in MODULES.split():

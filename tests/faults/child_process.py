@@ -16,10 +16,11 @@ from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Final, Literal
+from unittest import mock
 
 Action = Literal["nothing", "kill", "stop", "vanish", "full", "read-only"]
 ACTIONS: Final[tuple[Action, ...]] = ("nothing", "kill", "stop", "vanish", "full", "read-only")
-"""In the order of disk.c."""
+"""In the order of failing_disk.c."""
 PATIENCE: Final = 300.0
 """Seconds after which a command hangs."""
 GONE: Final = ".gone"
@@ -33,8 +34,8 @@ class Fault:
     action: Action = "nothing"
     at: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.action} at call {self.at}"
+
+NO_FAULT: Final = Fault()
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,12 @@ class Ended:
 class Child:
     """A command at work in a process of its own."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        below: Path,
-        fault: Fault = Fault(),  # noqa: B008  (frozen)
-        *,
-        small: bool = True,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], below: Path, fault: Fault = NO_FAULT, *, small: bool = True) -> None:
         _start_server()
         self._heard = tempfile.TemporaryDirectory(prefix="heard-")
-        context = multiprocessing.get_context("forkserver")
         self._began = time.monotonic()
-        told = (list(argv), below, fault, Path(self._heard.name), small)
-        self._process = context.Process(target=_in_child, args=told)
+        given = (list(argv), below, fault, Path(self._heard.name), small)
+        self._process = multiprocessing.get_context("forkserver").Process(target=_in_child, args=given)
         self._process.start()
 
     @property
@@ -116,19 +109,14 @@ class Child:
         return Ended(None if status == -signal.SIGKILL else status, said, int(counts[0]), took, float(counts[1]))
 
 
-def run(argv: Sequence[str], below: Path, *, small: bool = True) -> Ended:
-    """A command from its beginning to its end."""
-    return Child(argv, below, small=small).wait()
-
-
 @cache
 def compiled() -> Path | None:
-    """disk.c as a library; None where there is no compiler for it. Removed at the end of this process."""
+    """failing_disk.c as a library; None where there is no compiler for it. Removed at the end of this process."""
     folder = tempfile.TemporaryDirectory(prefix="disk-")
     atexit.register(folder.cleanup)
     found = Path(folder.name) / "disk.so"
     command = [*shlex.split(os.environ.get("CC", "cc")), "-O1", "-shared", "-fPIC", "-o", str(found)]
-    source = Path(__file__).with_name("disk.c")
+    source = Path(__file__).with_name("failing_disk.c")
     try:
         subprocess.run([*command, str(source), "-ldl"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -142,23 +130,16 @@ def _start_server() -> None:
     library = compiled()
     if library is None:
         raise RuntimeError("the faults of disks need a C compiler (CC, or cc) and Linux")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.warm"])
-    before = os.environ.get("LD_PRELOAD")
-    os.environ["LD_PRELOAD"] = str(library)
-    try:
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.faults.preload"])
+    with mock.patch.dict(os.environ, {"LD_PRELOAD": str(library)}):
         forkserver.ensure_running()
-    finally:
-        del os.environ["LD_PRELOAD"]
-        if before is not None:
-            os.environ["LD_PRELOAD"] = before
 
 
 def _in_child(argv: list[str], below: Path, fault: Fault, heard: Path, small: bool) -> None:
     import torch
 
     from internalize.commands import cli
-    from tests.faults.commands import make_small
+    from tests.faults.small_commands import make_small
 
     torch.set_num_threads(1)
     if small:
