@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from internalize.report.figures import save
 from internalize.report.figures.law import draw_law
 from internalize.report.stored import FOLDER
 from internalize.storage.files import read_json
@@ -11,5 +10,5 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 if __name__ == "__main__":
     drawing = draw_law(read_json(FOLDER / "finite-n.json")["law"])
-    print(save(drawing.figure, DOCS / "figures", drawing.name))
+    print(drawing.save(DOCS / "figures"))
     print(drawing.caption)

@@ -11,11 +11,6 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
-def text(name: str) -> str:
-    """A page without its line breaks: prose may be wrapped anywhere."""
-    return " ".join(BY_NAME[name].read_text(encoding="utf-8").split())
-
-
 def python_blocks(page: Path) -> list[str]:
     """The blocks of Python."""
     return [code for language, code in _FENCED.findall(page.read_text(encoding="utf-8")) if language == "python"]

@@ -17,7 +17,6 @@ from internalize.parity.experiments.phase import half_points, success_rates
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.phase import draw_phase
-from internalize.report.figures.save import svg_bytes
 from internalize.storage.sweep_store import CellStore
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0)
@@ -98,7 +97,7 @@ def test_phase_diagram_of_what_is_predicted():
     )
     (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
     assert np.asarray(line.get_ydata()).tolist() == [point["predicted"] for point in points]
-    assert svg_bytes(drawing.figure) == svg_bytes(drawn(found, ["n", "samples"]).figure)
+    assert drawing.content() == drawn(found, ["n", "samples"]).content()
 
 
 def test_other_diagrams():

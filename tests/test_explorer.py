@@ -14,12 +14,7 @@ from internalize.parity.options import SolveOptions
 from internalize.parity.theory.prediction import Setting
 from internalize.report.explorer import solving_story, training_story
 from internalize.storage.runs import Run
-from tests.tiny import OPTIONS, tiny_runs
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> list[Run]:
-    return tiny_runs(tmp_path_factory.mktemp("trained"), seeds=(0, 1))
+from tests.tiny import OPTIONS
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +30,8 @@ def unpacked(story: dict[str, Any], name: str) -> np.ndarray:
     return found["lowest"] + found["unit"] * np.frombuffer(base64.b64decode(found["numbers"]), "<u2").astype(float)
 
 
-def test_training_is_told_as_it_was_evaluated(trained):
-    story, metrics = training_story(trained[0], "first"), trained[0].metrics()
+def test_training_is_told_as_it_was_evaluated(runs):
+    story, metrics = training_story(runs[0], "first"), runs[0].metrics()
     assert [(m["step"], m["stage"], m["loss"]) for m in story["moments"]] == [
         (line["step"], line["stage"], line["loss"]) for line in metrics
     ]
@@ -48,8 +43,8 @@ def test_training_is_told_as_it_was_evaluated(trained):
     assert story["moments"][-1]["nodes"][-1][0] == 1.0
 
 
-def test_attention_is_the_weights_softmax(trained):
-    story, weights = training_story(trained[0], "first"), trained[0].weights()
+def test_attention_is_the_weights_softmax(runs):
+    story, weights = training_story(runs[0], "first"), runs[0].weights()
     rows = [weights[name].double().softmax(dim=0).T.flatten() for name in ("W1", "W2")]
     last = unpacked(story, "attention").reshape(len(story["moments"]), -1)[-1]
     assert last == pytest.approx(torch.cat(rows).numpy(), abs=1e-5)
@@ -62,16 +57,16 @@ def test_attention_is_the_weights_softmax(trained):
         assert np.delete(row, children).max() == pytest.approx(elsewhere, abs=1e-4)
 
 
-def test_moments_are_left_out_but_never_a_switch(trained):
-    whole, thin = training_story(trained[0], "a"), training_story(trained[0], "b", every=3)
+def test_moments_are_left_out_but_never_a_switch(runs):
+    whole, thin = training_story(runs[0], "a"), training_story(runs[0], "b", every=3)
     assert len(thin["moments"]) < len(whole["moments"])
     ends = [(m["step"], m["stage"]) for m in whole["moments"] if m["step"] in (0, OPTIONS.steps, 2 * OPTIONS.steps)]
     assert set(ends) <= {(m["step"], m["stage"]) for m in thin["moments"]}
 
 
-def test_without_weights_there_is_no_story(trained):
+def test_without_weights_there_is_no_story(runs):
     with pytest.raises(InputError, match="snapshots has no weights; train with --snapshots"):
-        training_story(trained[1], "second")
+        training_story(runs[1], "second")
 
 
 def test_algorithm_in_three_acts(solved):

@@ -3,6 +3,8 @@
 import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -16,6 +18,7 @@ from matplotlib.patches import Rectangle
 
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
+from internalize.parity.model.gates import paper_gates
 from internalize.parity.model.literal import LiteralTransformer
 from internalize.parity.model.mask import level_mask
 from internalize.parity.model.metrics import child_attention
@@ -25,15 +28,22 @@ from internalize.parity.task.data import add_trace, draw_bits, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.prediction import Setting
-from internalize.report.figures import Drawing, save
+from internalize.report.figures.ablations import draw_ablations, input_states
 from internalize.report.figures.attention import draw_attention
+from internalize.report.figures.curricula import draw_curricula
+from internalize.report.figures.gates import FLOOR, draw_gate_rows, draw_gates, learned_gates
+from internalize.report.figures.language import draw_language
+from internalize.report.figures.latency import draw_latency
 from internalize.report.figures.law import draw_law
 from internalize.report.figures.loss import draw_loss
 from internalize.report.figures.mask import draw_mask
 from internalize.report.figures.paradigms import draw_paradigms, paradigms
-from internalize.report.figures.save import svg_bytes
+from internalize.report.figures.signal import draw_signal
 from internalize.report.figures.style import FAINT, GREEN, ORANGE, RED, SKY, spaced
+from internalize.report.figures.success import draw_success
 from internalize.report.figures.tree import SHARP, draw_tree
+from internalize.report.stored import FOLDER
+from internalize.storage.files import read_json
 from internalize.storage.runs import Run
 from tests.tiny import OPTIONS, copies, rewrite_metrics, tiny_runs
 
@@ -196,42 +206,29 @@ def test_what_does_not_fit_is_refused():
         draw_tree(ParityTree(4, (0, 1)))
 
 
-def all_drawings(runs: list[Run]) -> list[Drawing]:
-    return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
-
-
-def test_files_are_whole(runs, tmp_path):
+def test_files_are_whole_and_nothing_is_clipped(runs, tmp_path):
     """That they are the same every time is tested with the page."""
-    for drawing in all_drawings(runs):
-        path = save(drawing.figure, tmp_path / "new" / "figures", drawing.name)
+    for drawing in [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]:
+        path = drawing.save(tmp_path / "new" / "figures")
         assert path.name == f"{drawing.name}.svg"
         svg, pdf = path.read_bytes(), path.with_suffix(".pdf").read_bytes()
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
         assert b"<image" not in svg  # vectors only
         assert pdf.startswith(b"%PDF-")
         assert pdf.rstrip().endswith(b"%%EOF")
-        assert drawing.title
-        assert drawing.caption
-        assert drawing.alt
+        assert all([drawing.title, drawing.caption, drawing.alt])
+        box = drawing.figure.get_tightbbox()
+        width, height = drawing.figure.get_size_inches()
+        assert 0 <= box.x0 < box.x1 <= width, drawing.name
+        assert 0 <= box.y0 < box.y1 <= height, drawing.name
 
 
 def test_the_user_s_matplotlib_is_left_alone_and_does_not_matter(runs):
-    wanted = svg_bytes(draw_mask().figure)
+    wanted = draw_mask().content()
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "none"}):
         before = dict(matplotlib.rcParams)
-        assert svg_bytes(draw_mask().figure) == wanted
+        assert draw_mask().content() == wanted
         assert dict(matplotlib.rcParams) == before
-
-
-def test_nothing_is_clipped(runs):
-    for drawing in all_drawings(runs):
-        drawing.figure.draw_without_rendering()
-        box = drawing.figure.get_tightbbox()
-        width, height = drawing.figure.get_size_inches()
-        assert box.x0 >= 0, drawing.name
-        assert box.y0 >= 0, drawing.name
-        assert box.x1 <= width, drawing.name
-        assert box.y1 <= height, drawing.name
 
 
 def test_law_draws_what_it_is_given():
@@ -243,11 +240,136 @@ def test_law_draws_what_it_is_given():
     drawing = draw_law(points)
     left, right = drawing.figure.axes
     line = left.get_lines()[1]
-    drawn = dict(np.column_stack([line.get_xdata(), line.get_ydata()]).tolist())
-    assert drawn[16] == Setting(16, 8).samples_for(0.5)
+    assert dict(zip(xs(line), ys(line), strict=True))[16] == Setting(16, 8).samples_for(0.5)
     (bars,) = left.containers
     assert list(bars[0].get_ydata()) == [605.0, 6001.0]
     (ratios,) = right.containers
     assert ratios[0].get_ydata()[1] == pytest.approx(6001 / (64 * math.log(64)))
     assert "7 at n = 16, 3 at n = 64" in drawing.caption
     assert "is 10%" in drawing.caption
+
+
+# Beyond the paper's
+
+
+def timed(by: str, k: int, batch: int, n: int = 32) -> dict[str, Any]:
+    middle = {"node": k - 1, "level": np.log2(k), "direct": 1}[by] * 0.1 * batch**0.1
+    limits = {"latency_ms_low": 0.9 * middle, "latency_ms_high": 1.2 * middle}
+    return {"by": by, "n": n, "k": k, "batch": batch, "latency_ms": middle, "repeats": 9, **limits}
+
+
+def test_latency():
+    rows = [timed(by, k, batch) for batch in (1, 1000) for k in (16, 2, 4) for by in ("node", "level", "direct")]
+    drawing = draw_latency(rows)
+    for axes, batch in zip(drawing.figure.axes, (1, 1000), strict=True):
+        assert (axes.get_xscale(), axes.get_yscale(), axes.get_title()) == ("log", "log", f"batch {batch}")
+        for container, by in zip(axes.containers, ("node", "level", "direct"), strict=True):
+            assert xs(container[0]) == [2, 4, 16]
+            assert ys(container[0]) == pytest.approx([timed(by, k, batch)["latency_ms"] for k in (2, 4, 16)])
+    assert "15 at batch 1 and 15 at batch 1000 times as long" in drawing.caption
+    assert drawing.content() == draw_latency(rows).content()
+    with pytest.raises(InputError, match=r"rows of n=\[16, 32\]"):
+        draw_latency([*rows, timed("node", 4, 1, n=16)])
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    options = replace(OPTIONS, gates="learned", mask="causal", steps=40)
+    return tiny_runs(tmp_path_factory.mktemp("gates"), options, (0, 1))
+
+
+def test_gates(learned: list[Run]):
+    drawing = draw_gates(learned, "learned")
+    left, upper, lower = drawing.figure.axes[:3]
+    levels = Levels(8, 4)
+    for axes, wanted in ((upper, learned_gates(learned[0])), (lower, paper_gates(levels).numpy())):
+        (mesh,) = (found for found in axes.collections if isinstance(found, QuadMesh))
+        np.testing.assert_array_equal(values(mesh), wanted)
+    metrics = [run.metrics() for run in learned]
+    thick = [line for line in left.lines if not str(line.get_label()).startswith("_")]
+    for line, part in zip(thick, ("inputs", "written", "below"), strict=True):
+        mean = np.mean([[m["gate_distance"][part] for m in own] for own in metrics], axis=0)  # the median of two
+        np.testing.assert_allclose(ys(line), mean)
+    (switch,) = (line for line in left.lines if line.get_linestyle() == "--")
+    assert xs(switch) == [40, 40]
+    assert drawing.name == "learned"
+    assert "2 seeds" in drawing.caption
+    assert drawing.content() == draw_gates(learned, "learned").content()
+
+
+def test_gates_that_are_not_learned(tmp_path: Path, learned: list[Run]):
+    (fixed,) = tiny_runs(tmp_path / "fixed", replace(OPTIONS, steps=2), (0,))
+    with pytest.raises(InputError, match="has no gate1"):
+        draw_gates([fixed])
+    doctored = copies(learned, tmp_path)
+    rewrite_metrics(doctored[1], doctored[1].metrics()[:-1])
+    with pytest.raises(InputError, match="not evaluated at the same steps"):
+        draw_gates(doctored)
+
+
+def stored(of: str) -> list[dict[str, Any]]:
+    return [row for row in read_json(FOLDER / "compare.json")["rows"] if row["of"] == of]
+
+
+def test_costs_of_curricula():
+    rows = stored("curricula")
+    drawing = draw_curricula(rows)
+    small, large = drawing.figure.axes
+    assert (small.get_title(), large.get_title()) == ("n = 30, k = 16", "n = 128, k = 64")
+    marks = {xs(line)[0] for line in small.lines if len(xs(line)) == 1}
+    assert marks >= {row["samples_to_99"] for row in rows if row["n"] == 30 and row["samples_to_99"]}
+    crosses = [line for line in small.lines if line.get_marker() == "x"]
+    assert len(crosses) == 2  # without a chain, under either optimizer
+    assert "log-icot under adamw at n = 30 52500" in drawing.alt
+
+
+def test_ablations_and_the_collapse():
+    drawing = draw_ablations(stored("ablations"))
+    assert "gates=ones (adamw)" in drawing.alt
+    assert "mask=causal (adamw)" not in drawing.alt
+    levels = Levels(30, 16)
+    kept, lost = input_states(levels, "paper"), input_states(levels, "ones")
+    assert kept.spread == pytest.approx([1] * 5, abs=0.01)
+    assert kept.left == pytest.approx([1] * 5, abs=0.01)
+    assert lost.spread[1] < 0.5
+    assert abs(lost.left[1]) < 0.02  # an update sees the positions before, never the bit itself
+
+
+def test_gates_in_rows():
+    rows = stored("gates")
+    drawing = draw_gate_rows(rows)
+    (axes,) = drawing.figure.axes
+    inputs = next(line for line in axes.lines if line.get_label() == "input bits, to be kept")
+    assert xs(inputs) == [max(row["gate_distance"]["inputs"], FLOOR) for row in rows]
+    assert "7 of 11 variants are solved on every seed" in drawing.alt
+
+
+def test_language_models():
+    rows = read_json(FOLDER / "lm-scattered.json")["rows"]
+    (axes,) = draw_language(rows).figure.axes
+    assert sorted(bar.get_extents().width for bar in axes.patches) == pytest.approx(
+        [
+            axes.transData.transform((x, 0))[0] - axes.transData.transform((0, 0))[0]
+            for x in (360, 390, 400, 481, 487, 506)
+        ]
+    )
+
+
+def test_signal_is_the_population_s():
+    drawing = draw_signal()
+    assert "0.803, 0.842, 0.828, 0.841" in drawing.caption
+    left, _ = drawing.figure.axes
+    first = next(line for line in left.lines if line.get_label() == "stage 1")
+    signal = np.interp([128, 1024], xs(first), ys(first))
+    assert signal == pytest.approx([0.948, 0.993], abs=5e-4)
+
+
+def test_success_on_its_line():
+    points = [
+        {"samples": samples, "seeds": 20, "successes": won} for samples, won in ((905, 0), (1810, 10), (3620, 20))
+    ]
+    drawing = draw_success(points, Setting(30, 16))
+    (axes,) = drawing.figure.axes
+    assert "passes through 3 of 3 intervals" in drawing.caption
+    assert np.interp(1810, xs(axes.lines[0]), ys(axes.lines[0])) == pytest.approx(0.5, abs=0.01)
+    assert "50% at B = 1810" in drawing.alt

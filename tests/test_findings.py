@@ -1,5 +1,6 @@
 """The pages show what is stored: tables and numbers are current, and tools that store results keep them right."""
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from tools.stalls import after_explicit
 
 from internalize.lm.options import LmTrainOptions
 from internalize.parity.adamw.train import train
+from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates import World, certify
-from internalize.parity.options import TrainOptions
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.theory.prediction import Setting, predict
 from internalize.storage.runs import Run
 from internalize.storage.summaries import lower_median
 
+README = PAGES[0]
 TABLES = all_tables()
 LANGUAGE = {path for name in ("compare", "bench") for path in path_of(f"{name}.json").parent.glob("lm-*.json")}
 RECOMPUTED = stored("recomputed")
@@ -96,45 +100,6 @@ def test_recomputed_theory():
         assert found.measured == pytest.approx(RECOMPUTED["gradient_norm"], abs=0.05)
 
 
-def test_what_issue_and_readme_rest_on():
-    """None at chance, the others solved on every seed, ICoT as Log-ICoT under AdamW; gates learned on 18 of 20 or more."""
-    cost = {
-        (row["n"], row["optimizer"], row["method"]): row
-        for row in stored("compare")["rows"]
-        if row["of"] == "curricula"
-    }
-    for n, seeds in ((30, 20), (128, 5)):
-        assert cost[n, "adamw", "none"]["solved"] == 0
-        assert cost[n, "adamw", "none"]["accuracy_high"] < 0.6
-        for method in ("cot", "icot", "log-icot"):
-            row = cost[n, "adamw", method]
-            assert (row["solved"], row["seeds"]) == (seeds, seeds)
-        assert cost[n, "adamw", "icot"]["steps_to_99"] == cost[n, "adamw", "log-icot"]["steps_to_99"]
-    gates = {(row["n"], row["what"]): row for row in stored("compare")["rows"] if row["of"] == "gates"}
-    for n in (30, 64):
-        for mask in ("level", "causal"):
-            assert gates[n, f"gates=learned mask={mask}"]["solved"] >= 18
-
-
-def test_what_the_page_of_speed_rests_on():
-    """Every goal is met, the further one of `solve` too; n = 4096 is solved in its time and memory on one thread."""
-    found = stored("bench")
-    measured = {name: own for name, own in found.items() if isinstance(own, dict) and "median" in own}
-    assert all(own["met"] is not False for own in measured.values())
-    assert measured["solve_over_matmul"]["cpu_median"] < 0.5
-    for n, seconds in ((1024, 30), (4096, 600)):
-        own = measured[f"peak_memory_{n}"]
-        assert (own["solved"], own["solve_seconds"] < seconds, own["median"] < 2) == (1.0, True, True)
-    assert found["threads"] == 1
-
-
-def test_what_the_page_of_reliability_rests_on():
-    """Nothing was lost: in no kind of fault, and all families were tried."""
-    rows = stored("faults")["rows"]
-    assert [row for row in rows if row["lost"] or row["survived"] != row["tried"]] == []
-    assert {"kills", "writes", "together", "load"} <= {row["family"] for row in rows}
-
-
 @pytest.mark.parametrize("name", ["lm-parity-30", "lm-multiply"])
 def test_seeds_that_are_added_are_those_of_one_call(name: str):
     """Of a comparison in two parts the tool makes the rows of the whole."""
@@ -151,16 +116,7 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
         return rows
 
     made = with_more_seeds(part(0, 3), part(1, 2, *range(4, 10)), 4096)
-    keys = (
-        "seeds",
-        "solved",
-        "steps",
-        "reached",
-        "exact_match",
-        "exact_match_low",
-        "exact_match_high",
-        "attempts",
-    )
+    keys = ("seeds", "solved", "steps", "reached", "exact_match", "exact_match_low", "exact_match_high", "attempts")
     for row, own in zip(whole, made, strict=True):
         assert [own[key] for key in keys] == pytest.approx([row[key] for key in keys], rel=1e-4)
         first = sum(run["seed"] in (0, 3) for run in row["each"])
@@ -216,3 +172,51 @@ def test_seeds_of_other_options_are_not_added():
     for wrong in ({"replay_of": "counts"}, {"hidden_loss": 0.0}, {"init_std": 0.2}, {"method": "log-icot", "lr": 1.0}):
         with pytest.raises(SystemExit, match=f"not by the stored command: {list(wrong)[-1]}"):
             check_options(command, [{**config, **wrong}])
+
+
+# Tables and numbers that tools/findings.py does not write
+
+
+def test_table_is_what_the_paper_command_printed():
+    """Every row of the README's table of sizes against the stored table of `internalize paper`."""
+    with path_of("paper-sizes.csv").open(encoding="utf-8") as file:
+        measured = {(row["n"], row["k"], row["lr"]): row for row in csv.DictReader(file)}
+    seen = 0
+    for row in cells(README, "| n | k | learning rate | seeds | solved |"):
+        n, ks, lr, seeds, solved, attention = (cell.strip(" *") for cell in row)
+        for k, smallest in zip(ks.removesuffix(" (the paper's)").split(", "), attention.split(", "), strict=True):
+            found = measured[n, k, lr]
+            assert (seeds.removesuffix(" each"), solved.removesuffix(" each")) == (found["seeds"], found["solved"])
+            assert float(smallest) == pytest.approx(float(found["child_attention_min"]), abs=5e-4)
+            seen += 1
+    assert seen == len(measured)
+
+
+def test_speed_of_generation_is_what_was_measured():
+    """docs against the stored rows of benchmarks/lm_generation.py."""
+    ratios = stored("lm-generation")["rows"]
+    table = cells(README.parent / "docs" / "language-models.md", "| task | chain | ratio |")
+    assert [(row[0], row[1], row[2]) for row in table] == [
+        (r["task"], r["chain"], f"{r['median']:.1f} ({r['low']:.1f} – {r['high']:.1f})") for r in ratios
+    ]
+
+
+def test_numbers_in_blocks_of_code():
+    """Where a marker would be shown: the time of `make paper`, and what Python prints, in comments."""
+    text = README.read_text(encoding="utf-8")
+    (paper,) = stored("paper-time")["rows"]
+    assert re.findall(r"^make paper .* (\d+) s on (\w+) cores", text, re.MULTILINE) == [
+        (f"{paper['seconds']:.0f}", "two")
+    ]
+    assert paper["processes"] == 2
+    assert re.findall(r"^print\(predict.* (\d+)$", text, re.MULTILINE) == [str(predict(Setting(n=30, k=16)).samples_50)]
+    result = solve(SolveOptions(n=30, k=16, seed=0))
+    printed = f"{result.exact_recovery} {result.max_error <= 1e-6}"
+    assert re.findall(r"^print\(result.exact_recovery.* # (.*)$", text, re.MULTILINE) == [printed]
+
+
+def cells(page: Path, header: str) -> list[list[str]]:
+    """The rows of the table that begins with that header."""
+    text = page.read_text(encoding="utf-8")
+    lines = text[text.index(header) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

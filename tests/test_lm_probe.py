@@ -28,7 +28,6 @@ from internalize.lm.probe.states import Budget, read_states
 from internalize.lm.stages.removal import IGNORED
 from internalize.lm.training.train import train
 from internalize.report.figures.reading import above_chance, draw_reading
-from internalize.report.figures.save import svg_bytes
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content, untrained
@@ -296,7 +295,7 @@ def test_figure():
     assert np.isnan(above_chance(rows[1:2], [1, 2], 1)[0]).tolist() == [True, False]
     assert above_chance(rows[-1:], [4], 3)[2, 0] == 0  # below chance is no more than that
     assert "stage 3 with 3 hidden: none, none, none, none" in drawing.alt
-    assert svg_bytes(drawing.figure) == svg_bytes(draw_reading(result).figure)
+    assert drawing.content() == draw_reading(result).content()
 
 
 def test_accounts_of_a_run(run: Run, kept: ProbedModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

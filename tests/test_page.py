@@ -14,7 +14,7 @@ from internalize.parity.experiments.jobs import CertifyJob, SolveJob, SuccessJob
 from internalize.parity.options import SolveOptions
 from internalize.report.figures import law
 from internalize.report.page import ReportInputs, write_report
-from tests.tiny import OPTIONS, tiny_runs
+from tests.tiny import OPTIONS
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(runs, tmp_path_factory) -> Path:
     """A whole page of tiny runs, with the stored results."""
     out = tmp_path_factory.mktemp("page")
     solving = SolveJob(out, Path("solved"), SolveOptions(n=8, k=4))
@@ -36,8 +36,7 @@ def folder(tmp_path_factory) -> Path:
     for job in (solving, counting, certifying):
         job.run(lambda done, text: None)
     (solved,), (success,), (certified,) = solving.runs, counting.runs, certifying.runs
-    trained = tiny_runs(out / "trained")
-    material = ReportInputs(trained, trained[:1], [solved], success, {"Algorithm 1": certified})
+    material = ReportInputs(runs, runs[:1], [solved], success, {"Algorithm 1": certified})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(law, "SIZES", law.SIZES[:5])  # predictions for large n take seconds
         write_report(out / "report", material, paper=OPTIONS)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -169,12 +170,12 @@ def start(tmp_path: Path, steps: int, processes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def wait_for_metrics(folder: Path) -> None:
-    for _ in range(1200):
-        if sum(path.stat().st_size > 0 for path in folder.rglob("metrics.jsonl")) == 2:
+def wait_until(condition: Callable[[], bool], seconds: int = 60) -> None:
+    for _ in range(20 * seconds):
+        if condition():
             return
         time.sleep(0.05)
-    raise AssertionError("not both runs began in 60 s")
+    raise AssertionError(f"not so after {seconds} s")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -182,17 +183,13 @@ def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
     """Ctrl-C: 130, and every run is saved. kill -9 of the parent: its processes end by themselves and let go."""
     processes = 1 if number == signal.SIGINT else 2
     process = start(tmp_path, 2000, processes)
-    wait_for_metrics(tmp_path / "report")
+    wait_until(lambda: sum(p.stat().st_size > 0 for p in (tmp_path / "report").rglob("metrics.jsonl")) == 2)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
     runs = find_runs(tmp_path / "report")
     assert len(runs) == 2
-    for _ in range(200):
-        if all(run.checkpoint_steps() for run in runs):
-            break
-        time.sleep(0.05)
-    assert all(run.checkpoint_steps() for run in runs)
+    wait_until(lambda: all(run.checkpoint_steps() for run in runs), 10)
     for run in runs:
         with run.locked():
             pass
@@ -200,11 +197,7 @@ def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
     reached = max(runs[0].checkpoint_steps())
     again = start(tmp_path, 2000, processes)
     try:
-        for _ in range(1200):
-            metrics = runs[0].metrics()
-            if metrics and metrics[-1]["step"] > reached:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: any(line["step"] > reached for line in runs[0].metrics()[-1:]))
     finally:
         again.send_signal(signal.SIGTERM)
         again.communicate(timeout=60)

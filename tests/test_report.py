@@ -139,5 +139,5 @@ def test_written_again_it_is_the_same(page, runs, tmp_path):
 
 def test_without_runs_of_the_paper_s_experiment_nothing_is_written(runs, tmp_path):
     with pytest.raises(InputError, match="no finished run has the settings of the paper's experiment"):
-        write_report(tmp_path / "report", ReportInputs(runs))
+        write_report(tmp_path / "report", ReportInputs(runs), TrainOptions())
     assert not (tmp_path / "report").exists()

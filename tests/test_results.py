@@ -30,13 +30,13 @@ def test_missing_is_left_out_and_full_takes_the_place(tmp_path: Path, monkeypatc
     (part,) = parts(tmp_path)
     assert (part.computed, part.date) == (False, simplifications.date)
     (row, *_) = [row for row in json.loads((FOLDER / "compare.json").read_text())["rows"] if row["of"] == part.of.name]
-    assert part.shown.tables[0].body[0][0] == row["what"]
+    assert part.tables[0].body[0][0] == row["what"]
     made = tmp_path / "simplifications" / "rows.json"
     made.parent.mkdir()
     made.write_text(json.dumps({"rows": [row | {"what": "mine"}]}))
     (part,) = parts(tmp_path)
     assert part.computed
-    assert [line[0] for line in part.shown.tables[0].body] == ["mine"]
+    assert [line[0] for line in part.tables[0].body] == ["mine"]
     made.write_text('{"rows": [{}]}')
     with pytest.raises(InputError, match=f"{made} is not what `internalize compare --study simplifications"):
         parts(tmp_path)

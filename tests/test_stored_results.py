@@ -22,6 +22,40 @@ def test_commands_that_made_stored_results_are_on_a_page(path):
         assert key not in found or any(found[key] in text for text in PROSE), found[key]
 
 
+def test_what_issue_and_readme_rest_on():
+    """None at chance, the others solved on every seed, ICoT as Log-ICoT under AdamW; gates learned on 18 of 20 or more."""
+    for n, seeds in ((30, 20), (128, 5)):
+        cost = {row["method"]: row for row in _compared("curricula", "adamw", n=n)}
+        assert cost["none"]["solved"] == 0
+        assert cost["none"]["accuracy_high"] < 0.6
+        for method in ("cot", "icot", "log-icot"):
+            assert (cost[method]["solved"], cost[method]["seeds"]) == (seeds, seeds)
+        assert cost["icot"]["steps_to_99"] == cost["log-icot"]["steps_to_99"]
+    for n in (30, 64):
+        for mask in ("level", "causal"):
+            (row,) = _compared("gates", n=n, what=f"gates=learned mask={mask}")
+            assert row["solved"] >= 18
+
+
+def test_what_the_page_of_speed_rests_on():
+    """Every goal is met, the further one of `solve` too; n = 4096 is solved in its time and memory on one thread."""
+    found = stored("bench")
+    measured = {name: own for name, own in found.items() if isinstance(own, dict) and "median" in own}
+    assert all(own["met"] is not False for own in measured.values())
+    assert measured["solve_over_matmul"]["cpu_median"] < 0.5
+    for n, seconds in ((1024, 30), (4096, 600)):
+        own = measured[f"peak_memory_{n}"]
+        assert (own["solved"], own["solve_seconds"] < seconds, own["median"] < 2) == (1.0, True, True)
+    assert found["threads"] == 1
+
+
+def test_what_the_page_of_reliability_rests_on():
+    """Nothing was lost: in no kind of fault, and all families were tried."""
+    rows = stored("faults")["rows"]
+    assert [row for row in rows if row["lost"] or row["survived"] != row["tried"]] == []
+    assert {"kills", "writes", "together", "load"} <= {row["family"] for row in rows}
+
+
 # Parity
 
 

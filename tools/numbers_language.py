@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from tools.language import ruler, share_of_first
@@ -13,6 +14,12 @@ from internalize.lm.evaluation.linear_baseline import compare_with_linear
 from internalize.lm.options import LmTrainOptions
 
 Row = dict[str, Any]
+
+
+def _span(values: Iterable[Any]) -> list[Any]:
+    """The least and the most."""
+    found = list(values)
+    return [min(found), max(found)]
 
 
 def _of_method(name: str, method: str, *more: str) -> Row:
@@ -33,8 +40,7 @@ def _leads(name: str, method: str) -> dict[int, float]:
 
 def lead(name: str, method: str) -> list[float]:
     """The least and the most."""
-    own = _leads(name, method).values()
-    return [min(own), max(own)]
+    return _span(_leads(name, method).values())
 
 
 def mean_of_seeds(name: str, method: str, count: int) -> float:
@@ -48,8 +54,7 @@ def size(name: str) -> Row:
 
 
 def first_evaluation_share() -> list[float]:
-    shares = [share_of_first(row["linear"]) for row in ruler()]
-    return [min(shares), max(shares)]
+    return _span([share_of_first(row["linear"]) for row in ruler()])
 
 
 def removals() -> Row:
@@ -61,8 +66,7 @@ def removals() -> Row:
 
 def stage_updates(method: str, first: int, last: int) -> list[int]:
     """The least and the most updates of a seed at n = 30 in these stages together, from 1."""
-    sums = [sum(each["steps"][first - 1 : last]) for each in _of_method("lm-parity-30", method)["each"]]
-    return [min(sums), max(sums)]
+    return _span([sum(each["steps"][first - 1 : last]) for each in _of_method("lm-parity-30", method)["each"]])
 
 
 def last_stage(method: str) -> list[int]:
@@ -77,8 +81,7 @@ def linears_stages() -> Row:
     updates, twice = [each["steps"][1:-1] for each in found["each"]], 2 * found["eval_every"]
     quick = [sum(own <= twice for own in run) for run in updates]
     slow = [own for run in updates for own in run if own > twice]
-    spans = {"quick": [min(quick), max(quick)], "slow": [min(slow), max(slow)]}
-    return {"all": len(updates[0]), "mean": sum(quick) / len(quick), **spans}
+    return {"all": len(updates[0]), "mean": sum(quick) / len(quick), "quick": _span(quick), "slow": _span(slow)}
 
 
 def first_evaluations(method: str) -> Row:
@@ -106,14 +109,12 @@ def stalled_count(reason: str) -> int:
 
 
 def stalled_updates() -> list[int]:
-    last = [run["steps"][-1] for run in _stalled("chance")]
-    return [min(last), max(last)]
+    return _span([run["steps"][-1] for run in _stalled("chance")])
 
 
 def missing(reason: str, key: str) -> list[float]:
     """The least and the most of what is known of the steps that are missing for a reason."""
-    found = [m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason]
-    return [min(found), max(found)]
+    return _span([m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason])
 
 
 def over_counts(scattered: str, counts: str) -> Row:
@@ -139,14 +140,12 @@ def after_going_back(layers: int, seed: int) -> int:
 
 def last_updates() -> list[int]:
     """Of Log-ICoT's last stage at 3 × 3."""
-    last = [each["steps"][-1] for each in _of_method("lm-multiply-3", "log-icot")["each"]]
-    return [min(last), max(last)]
+    return _span([each["steps"][-1] for each in _of_method("lm-multiply-3", "log-icot")["each"]])
 
 
 def linears_last() -> list[int]:
     """The stages that linear came to at 3 × 3."""
-    stages = [len(each["steps"]) for each in _of_method("lm-multiply-3", "icot")["each"]]
-    return [min(stages), max(stages)]
+    return _span([len(each["steps"]) for each in _of_method("lm-multiply-3", "icot")["each"]])
 
 
 def adaptive_on_tree() -> Row:
@@ -165,8 +164,7 @@ def linear_done() -> int:
 
 def hard_tokens() -> list[int]:
     """Updates that linear had for its second and third removal on the tree."""
-    sums = [sum(each["steps"][2:4]) for each in _of_method("lm-multiply-tree", "icot")["each"]]
-    return [min(sums), max(sums)]
+    return _span([sum(each["steps"][2:4]) for each in _of_method("lm-multiply-tree", "icot")["each"]])
 
 
 def hidden_at_four() -> Row:

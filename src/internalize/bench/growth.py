@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def growth(sizes: Sequence[int], seed: int) -> Measurement:
 
     def once(number: int) -> Json:
         expected, _ = slope(sizes, [options.n * options.k * samples_of(options) for options in asked])
-        seconds = [timed(lambda options=options: solve(options)) for options in asked]
+        seconds = [timed(partial(solve, options)) for options in asked]
         by_clock, error = slope(sizes, [own.clock for own in seconds])
         return {
             "value": by_clock,
@@ -53,8 +54,7 @@ def peak_memory(n: int, seed: int, threads: int) -> Measurement:
         return {"value": peak, "solve_seconds": result["seconds"], "solved": float(result["exact_recovery"])}
 
     what = f"peak memory of solve in a process of its own, n = {n}, k = {n // 2}"
-    goal = MEMORY_GOAL
-    return Measurement(f"peak_memory_{n}", what, once, goal=goal, at_most=True, unit="GiB", repeats=1)
+    return Measurement(f"peak_memory_{n}", what, once, MEMORY_GOAL, at_most=True, unit="GiB", repeats=1)
 
 
 def _in_a_process(n: int, seed: int, threads: int, folder: Path) -> tuple[float, dict[str, Any]]:

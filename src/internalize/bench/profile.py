@@ -3,7 +3,6 @@
 import cProfile
 import pstats
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,28 +18,26 @@ ROWS: Final = 12
 
 def profile(subject: Subject, n: int, seed: int) -> list[Json]:
     """The dozen functions that take most, with their shares; the last row is all others."""
-    work: dict[Subject, Callable[[], object]] = {
-        "solve": lambda: solve(SolveOptions(n=n, k=n // 2, seed=seed)),
-        "train": lambda: train_together(TrainOptions(), range(seed, seed + 64)),
-    }
+    recorder = cProfile.Profile(time.process_time)
     with torch_threads(1):
         if subject == "train":
             train_together(TrainOptions(), [seed])  # torch loads parts of itself with the first optimizer
-        recorder = cProfile.Profile(time.process_time)
-        recorder.runcall(work[subject])
+            recorder.runcall(train_together, TrainOptions(), range(seed, seed + 64))
+        else:
+            recorder.runcall(solve, SolveOptions(n=n, k=n // 2, seed=seed))
     return _rows(pstats.Stats(recorder).stats)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
 
 
 def _rows(stats: dict[tuple[str, int, str], tuple[Any, ...]]) -> list[Json]:
     own = sorted(((entry[2], entry[0], function) for function, entry in stats.items()), reverse=True)
     total = sum(seconds for seconds, *_ in own)
-    rows = [_row(_name(*function), calls, seconds, total) for seconds, calls, function in own[:ROWS]]
     rest = own[ROWS:]
-    return [*rows, _row("all others", sum(calls for _, calls, _ in rest), sum(rows[0] for rows in rest), total)]
-
-
-def _row(name: str, calls: int, seconds: float, total: float) -> Json:
-    return {"function": name, "calls": calls, "cpu_seconds": round(seconds, 4), "share": round(seconds / total, 4)}
+    shown = [(_name(*function), calls, seconds) for seconds, calls, function in own[:ROWS]]
+    shown.append(("all others", sum(calls for _, calls, _ in rest), sum(seconds for seconds, *_ in rest)))
+    return [
+        {"function": name, "calls": calls, "cpu_seconds": round(seconds, 4), "share": round(seconds / total, 4)}
+        for name, calls, seconds in shown
+    ]
 
 
 def _name(path: str, line: int, function: str) -> str:

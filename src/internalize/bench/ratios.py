@@ -15,12 +15,13 @@ some chunks of samples at every stage, its time being that of a sample times sam
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 
 from internalize.bench import plain
-from internalize.bench.timing import Seconds, enough, one_over_other, timed
+from internalize.bench.timing import Seconds, one_over_other, repeatedly, timed
 from internalize.curriculum import Curriculum
 from internalize.parity import COSINE, LevelTransformer, LiteralTransformer, ParityTree, parity_stages, stage_input
 from internalize.parity.adamw.ensemble import Training
@@ -67,6 +68,16 @@ class Measurement:
         return value <= self.goal if self.at_most else value >= self.goal
 
 
+Sides = tuple[Callable[[], Seconds], Callable[[], Seconds]]
+
+
+def _ratio(name: str, what: str, sides: Callable[[], Sides], goal: float, *, at_most: bool = False) -> Measurement:
+    """A ratio by the clock and in CPU time, named ONE_over_OTHER; ``sides`` prepares one repeat."""
+    return Measurement(
+        name, what, lambda number: one_over_other(number, *sides(), name.split("_over_")), goal, at_most=at_most
+    )
+
+
 def matmul_seconds(levels: Levels, B: int) -> Seconds:
     """The bare products of Algorithm 1's gradients: n_t × B by B × k/2^t at every stage, a chunk of samples at a time."""
     total = Seconds(0.0, 0.0)
@@ -74,7 +85,7 @@ def matmul_seconds(levels: Levels, B: int) -> Seconds:
         X, R = torch.ones(levels.level_end[stage], _CHUNK), torch.ones(_CHUNK, levels.width(stage + 1))
         out = X @ R
         calls = max(B // _CHUNK // _SHARE, 1)
-        total += timed(lambda X=X, R=R, out=out: torch.mm(X, R, out=out), calls) * (B / _CHUNK)
+        total += timed(partial(torch.mm, X, R, out=out), calls) * (B / _CHUNK)
     return total
 
 
@@ -82,19 +93,18 @@ def solve_over_matmul(n: int, seed: int) -> Measurement:
     """How close Algorithm 1 is to the machine's limit, if that is the product that its gradient is."""
     options = SolveOptions(n=n, k=n // 2, seed=seed)
 
-    def once(number: int) -> Json:
+    def sides() -> Sides:
         levels, B = Levels(n, n // 2), samples_of(options)
-        names = ("solve", "matmul")
-        return one_over_other(number, lambda: timed(lambda: solve(options)), lambda: matmul_seconds(levels, B), names)
+        return lambda: timed(lambda: solve(options)), lambda: matmul_seconds(levels, B)
 
     what = f"solve, its number of samples known, over the bare float32 products of its gradients, n = {n}, k = {n // 2}"
-    return Measurement("solve_over_matmul", what, once, goal=1.0, at_most=True)
+    return _ratio("solve_over_matmul", what, sides, 1.0, at_most=True)
 
 
 def literal_over_level(n: int, k: int, B: int, seed: int) -> Measurement:
     """What the level form saves against the model as printed, both by their own gradient, in float64."""
 
-    def once(number: int) -> Json:
+    def sides() -> Sides:
         tree = ParityTree.draw(n, k, seed)
         stage = parity_stages(tree.levels, Curriculum("log-icot"))[-1]
         literal, level = LiteralTransformer(tree.levels), LevelTransformer(n, k, runs=(1,), dtype=torch.float64)
@@ -106,14 +116,10 @@ def literal_over_level(n: int, k: int, B: int, seed: int) -> Measurement:
         def printed() -> object:
             return torch.autograd.grad(stage_loss(literal(W, D, stage.layers), sequence, stage), W)
 
-        def fast() -> object:
-            return by_hand(columns, stage)
-
-        times = enough(fast)
-        return one_over_other(number, lambda: timed(printed), lambda: timed(fast, times), ("literal", "level"))
+        return lambda: timed(printed), repeatedly(lambda: by_hand(columns, stage))
 
     what = f"gradient of the last stage, as printed over level form, n = {n}, k = {k}, B = {B}"
-    return Measurement("literal_over_level", what, once, goal=100.0)
+    return _ratio("literal_over_level", what, sides, 100.0)
 
 
 def plain_over_solve(n: int, seed: int) -> Measurement:
@@ -124,21 +130,14 @@ def plain_over_solve(n: int, seed: int) -> Measurement:
         task = plain.PlainTask(n, list(ParityTree.draw(n, n // 2, seed).secret))
         model, sequence = plain.PlainTransformer(task), task.draw(_PLAIN_CHUNK)
         total = Seconds(0.0, 0.0)
-        for stage in range(1, Levels(n, n // 2).L + 1):
-
-            def gradient(stage: int = stage) -> object:
-                return plain.stage_gradient(model, sequence, stage)
-
+        for stage in range(1, task.L + 1):
+            gradient = partial(plain.stage_gradient, model, sequence, stage)
             gradient()
             total += timed(gradient, 2) * (samples_of(options) / _PLAIN_CHUNK)
         return total
 
-    def once(number: int) -> Json:
-        times = enough(lambda: solve(options))
-        return one_over_other(number, plainly, lambda: timed(lambda: solve(options), times), ("plain", "solve"))
-
     what = f"Algorithm 1 in plain PyTorch over solve, n = {n}, k = {n // 2}, same samples and threads"
-    return Measurement("plain_over_solve", what, once, goal=50.0)
+    return _ratio("plain_over_solve", what, lambda: (plainly, repeatedly(lambda: solve(options))), 50.0)
 
 
 def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
@@ -150,20 +149,17 @@ def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
         of_run = (_UPDATES, options.batch, _UPDATES, options.eval_samples, options.lr)
         for own in seeds[:_PLAIN_RUNS]:
             task = plain.PlainTask(options.n, list(ParityTree.draw(options.n, options.k, own).secret))
-            total += timed(lambda task=task: plain.train(task, *of_run))
+            total += timed(partial(plain.train, task, *of_run))
         return total * (_RUNS / _PLAIN_RUNS)
 
-    def once(number: int) -> Json:
-        if number == 0:  # torch loads parts of itself with the first optimizer
-            train_together(options, seeds[:1])
-        return one_over_other(
-            number, in_turn, lambda: timed(lambda: train_together(options, seeds)), ("loop", "ensemble")
-        )
+    def sides() -> Sides:
+        train_together(options, seeds[:1])  # torch loads parts of itself with the first optimizer
+        return in_turn, lambda: timed(lambda: train_together(options, seeds))
 
     what = (
         f"{_RUNS} AdamW runs of the paper (n = {options.n}, k = {options.k}) one by one in plain PyTorch over together"
     )
-    return Measurement("loop_over_ensemble", what, once, goal=5.0)
+    return _ratio("loop_over_ensemble", what, sides, 5.0)
 
 
 def train_together(options: TrainOptions, seeds: Sequence[int]) -> None:

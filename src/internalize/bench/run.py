@@ -11,10 +11,9 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from internalize.bench.growth import growth, peak_memory
 from internalize.bench.ratios import (
@@ -30,13 +29,13 @@ from internalize.bench.timing import over_repeats
 from internalize.environment import describe_environment
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.pool import Report
 from internalize.parity.options import TrainOptions
 from internalize.storage.files import Json, read_json, write_json, writing
 from internalize.storage.runs import Run
 
 RESULT, REPEATS = "bench.json", "repeats.json"
 _OWN_FILES = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
-Report = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -160,11 +159,11 @@ def _begin(out: Path, asked: Json, *, resume: bool) -> Json:
 
 
 def _result(own: Measurement, repeats: Sequence[Json]) -> Json:
-    loads = [repeat["load"] for repeat in repeats]
     found = over_repeats([{name: value for name, value in repeat.items() if name != "load"} for repeat in repeats])
-    goal: dict[str, Any] = {"goal": found.get("goal", own.goal), "at_most": own.at_most}
-    met = replace(own, goal=goal["goal"]).met(found["median"])
-    return {"what": own.what, "unit": own.unit, **found, **goal, "met": met, "load": round(max(loads), 2)}
+    own = replace(own, goal=found.get("goal", own.goal))
+    judged = {"goal": own.goal, "at_most": own.at_most, "met": own.met(found["median"])}
+    load = round(max(repeat["load"] for repeat in repeats), 2)
+    return {"what": own.what, "unit": own.unit, **found, **judged, "load": load}
 
 
 def asked_for(sizes: Sizes, seed: int, threads: int) -> Json:

@@ -43,19 +43,18 @@ def timed(work: Work, times: int = 1) -> Seconds:
     return Seconds(time.perf_counter() - clock, time.process_time() - cpu) * (1 / times)
 
 
-def enough(work: Work) -> int:
-    """How many times work must be done to be timed; it is then warm, too."""
-    return max(1, math.ceil(_LEAST / max(timed(work).clock, 1e-9)))
+def repeatedly(work: Work) -> Callable[[], Seconds]:
+    """Return how to time work that may be quick: as often as it takes, which is found by doing it once. It is then warm, too."""
+    times = max(1, math.ceil(_LEAST / max(timed(work).clock, 1e-9)))
+    return lambda: timed(work, times)
 
 
 def one_over_other(number: int, one: Callable[[], Seconds], other: Callable[[], Seconds], names: Sequence[str]) -> Json:
     """One repeat of a ratio: its value by the clock and in CPU time, and the seconds of both."""
     if number % 2:
-        second = other()
-        first = one()
+        second, first = other(), one()
     else:
-        first = one()
-        second = other()
+        first, second = one(), other()
     return {
         "value": first.clock / second.clock,
         "cpu": first.cpu / second.cpu,

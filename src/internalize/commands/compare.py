@@ -153,18 +153,17 @@ class Compare:
         from internalize.report.figures.drawing import Drawing
         from internalize.report.figures.gates import draw_gates
         from internalize.report.figures.latency import draw_latency
-        from internalize.report.figures.save import save
         from internalize.storage.runs import Run
 
         drawings: dict[str, Drawing] = {}
         if self.study == "latency":
             for n in dict.fromkeys(row["n"] for row in rows):
-                drawings[f"latency-n{n}"] = draw_latency([row for row in rows if row["n"] == n])
+                name = f"latency-n{n}"
+                drawings[name] = draw_latency([row for row in rows if row["n"] == n], name)
         for row in rows if self.study == "gates" else ():
             name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
-            drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
-            drawings[drawing.name] = drawing
-        return [f"drawn in {save(drawing.figure, out / 'figures', name)}" for name, drawing in drawings.items()]
+            drawings[name] = draw_gates([Run(Path(run)) for run in row["runs"]], name)
+        return [f"drawn in {drawing.save(out / 'figures')}" for drawing in drawings.values()]
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -80,11 +80,9 @@ class LmProbe:
             progress = held.enter_context(ProgressDisplay("lm probe"))
             result = probe(kept, self.hidden, progress.show)
             if self.figure is not None:
-                from internalize.report.figures import save
                 from internalize.report.figures.reading import draw_reading
 
-                drawing = draw_reading(result)
-                result["figure"] = str(save(drawing.figure, self.figure, drawing.name))
+                result["figure"] = str(draw_reading(result).save(self.figure))
             if self.out is not None:
                 Run(self.out).finish(result)
         if self.json:

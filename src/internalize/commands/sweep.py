@@ -133,12 +133,11 @@ class SweepShow:
         if self.figure is None:
             found: dict[str, Any] = {"by": list(by), "rows": success_rates(cells, by)}
         else:
-            from internalize.report.figures import save
             from internalize.report.figures.phase import draw_phase
 
             found = phase_of(cells, by)
             drawing = draw_phase(**found)
-            found["figure"] = str(save(drawing.figure, self.figure, drawing.name))
+            found["figure"] = str(drawing.save(self.figure))
             say(drawing.caption)
         if self.json:
             print_json(found)

@@ -109,15 +109,55 @@ def claims(runs: Iterable[Run], paper: TrainOptions) -> list[Claim]:
         runs: finished training runs.
         paper: which settings are the paper's.
     """
-    levels = Levels(paper.n, paper.k)
-    group = paper_runs(runs, paper)
-    accuracies = [float(run.result["accuracy"]) for run in group]
+    levels, own = Levels(paper.n, paper.k), paper_runs(runs, paper)
+    (row,) = sizes(own, paper)
+    log_icot, icot = (len(parity_stages(levels, Curriculum(method))) for method in ("log-icot", "icot"))
+    by_node, by_level = len(chain_passes(levels, "node")), len(chain_passes(levels, "level"))
+    by_layer = list(zip(*(run.metrics()[-1]["child_attention"] for run in own), strict=True))
+    smallest = min(min(layer) for layer in by_layer)
     return [
-        _accuracy(paper, accuracies),
-        _concentration([run.metrics() for run in group]),
-        *_spike_claims(spikes_of(group, paper), paper),
-        _stage_count(levels),
-        _pass_count(levels, accuracies),
+        Claim(
+            where="Section 4, training dynamics",
+            claim=(
+                f"After the last stage the model computes the parity of {paper.k} of {paper.n} bits from the bits alone, with "
+                "100 % validation accuracy."
+            ),
+            measured=(
+                f"{row.solved} of {row.seeds} seeds at 100 % on {paper.eval_samples} held-out samples, no position of the chain "
+                f"shown; lowest {_percent(row.accuracy_min)}."
+            ),
+            seeds=row.seeds,
+            holds=row.solved == row.seeds,
+        ),
+        Claim(
+            where="Section 4, layer-wise internalization; Figure 3",
+            claim="At the end each layer attends to two positions for each node: the node's two children.",
+            measured=(
+                f"Smallest attention on a true child, where 0.5 is all: {smallest:.3f} over all seeds, nodes and layers; layer by "
+                f"layer, median over seeds, {', '.join(f'{median(layer):.3f}' for layer in by_layer)}. Our threshold: "
+                f"{CONCENTRATED}."
+            ),
+            seeds=row.seeds,
+            holds=smallest >= CONCENTRATED,
+        ),
+        *(_spike_claim(switch, paper) for switch in zip(*spikes_of(own, paper), strict=True)),
+        Claim(
+            where="Section 1, Figure 1",
+            claim="Log-ICoT needs log2 k training stages, where ICoT, one step at a time, needs k − 1.",
+            measured=f"{log_icot} against {icot} stages for k = {levels.k}, counted from the curricula.",
+            seeds=0,
+            holds=(log_icot, icot) == (levels.L, levels.k - 1),
+        ),
+        Claim(
+            where="Section 1, Figure 1",
+            claim="The trained model answers in one forward pass; explicit CoT writes its k − 1 nodes one after the other.",
+            measured=(
+                f"{row.solved} of {row.seeds} seeds solved in one pass over the bits and {levels.k - 1} zeros; explicit CoT takes "
+                f"{by_node} sequential passes, or {by_level} if it writes a level at a time."
+            ),
+            seeds=row.seeds,
+            holds=row.solved == row.seeds and by_node == levels.k - 1,
+        ),
     ]
 
 
@@ -144,92 +184,31 @@ def spikes_of(runs: Iterable[Run], options: TrainOptions) -> list[tuple[Spike, .
     return found
 
 
-def _accuracy(paper: TrainOptions, accuracies: Sequence[float]) -> Claim:
-    solved = sum(accuracy == 1.0 for accuracy in accuracies)
+def _spike_claim(switch: Sequence[Spike], paper: TrainOptions) -> Claim:
+    """What one switch did, seed by seed."""
+    heights = [spike.height for spike in switch]
     return Claim(
-        where="Section 4, training dynamics",
-        claim=(
-            f"After the last stage the model computes the parity of {paper.k} of {paper.n} bits from the bits alone, with "
-            "100 % validation accuracy."
-        ),
+        where="Section 4, training dynamics; Figure 2(b)",
+        claim=f"The switch to stage {switch[0].stage} makes the loss spike; it then quickly returns to near zero.",
         measured=(
-            f"{solved} of {len(accuracies)} seeds at 100 % on {paper.eval_samples} held-out samples, no position of the chain "
-            f"shown; lowest {_percent(min(accuracies))}."
+            f"Loss {median(spike.before for spike in switch):.2g} → {median(heights):.3g} (medians; spikes from "
+            f"{min(heights):.3g} to {max(heights):.3g}). {_return(switch, paper)} Our thresholds: {_percent(RETURNED)} within "
+            f"{SOON} steps, and to stay under it."
         ),
-        seeds=len(accuracies),
-        holds=solved == len(accuracies),
+        seeds=len(switch),
+        holds=all(spike.rises and spike.returns for spike in switch),
     )
-
-
-def _concentration(metrics: Sequence[Sequence[Mapping[str, Any]]]) -> Claim:
-    by_layer = list(zip(*(own[-1]["child_attention"] for own in metrics), strict=True))
-    smallest = min(min(layer) for layer in by_layer)
-    return Claim(
-        where="Section 4, layer-wise internalization; Figure 3",
-        claim="At the end each layer attends to two positions for each node: the node's two children.",
-        measured=(
-            f"Smallest attention on a true child, where 0.5 is all: {smallest:.3f} over all seeds, nodes and layers; layer by "
-            f"layer, median over seeds, {', '.join(f'{median(layer):.3f}' for layer in by_layer)}. Our threshold: {CONCENTRATED}."
-        ),
-        seeds=len(metrics),
-        holds=smallest >= CONCENTRATED,
-    )
-
-
-def _spike_claims(found: Sequence[Sequence[Spike]], paper: TrainOptions) -> list[Claim]:
-    """One row a switch."""
-    return [
-        Claim(
-            where="Section 4, training dynamics; Figure 2(b)",
-            claim=f"The switch to stage {switch[0].stage} makes the loss spike; it then quickly returns to near zero.",
-            measured=(
-                f"Loss {median(spike.before for spike in switch):.2g} → {median(spike.height for spike in switch):.3g} "
-                f"(medians; spikes from {min(spike.height for spike in switch):.3g} to "
-                f"{max(spike.height for spike in switch):.3g}). {_return(switch, paper)} Our thresholds: "
-                f"{_percent(RETURNED)} within {SOON} steps, and to stay under it."
-            ),
-            seeds=len(switch),
-            holds=all(spike.rises and spike.returns for spike in switch),
-        )
-        for switch in zip(*found, strict=True)
-    ]
 
 
 def _return(switch: Sequence[Spike], paper: TrainOptions) -> str:
-    back = [(s.steps_to_return, s.highest_after / s.height) for s in switch if s.highest_after is not None]
-    text = f"Under {_percent(RETURNED)} of the spike in {len(back)} of {len(switch)} seeds"
-    if not back:
+    steps = [spike.steps_to_return for spike in switch if spike.steps_to_return is not None]
+    after = [spike.highest_after / spike.height for spike in switch if spike.highest_after is not None]
+    text = f"Under {_percent(RETURNED)} of the spike in {len(steps)} of {len(switch)} seeds"
+    if not steps:
         return f"{text}."
-    steps = [steps for steps, _ in back if steps is not None]
     return (
         f"{text}, after {median(steps):g} steps (worst {max(steps)}; evaluated every {paper.eval_every}), and then never over "
-        f"{_percent(max(after for _, after in back))}."
-    )
-
-
-def _stage_count(levels: Levels) -> Claim:
-    log_icot, icot = (len(parity_stages(levels, Curriculum(method))) for method in ("log-icot", "icot"))
-    return Claim(
-        where="Section 1, Figure 1",
-        claim="Log-ICoT needs log2 k training stages, where ICoT, one step at a time, needs k − 1.",
-        measured=f"{log_icot} against {icot} stages for k = {levels.k}, counted from the curricula.",
-        seeds=0,
-        holds=(log_icot, icot) == (levels.L, levels.k - 1),
-    )
-
-
-def _pass_count(levels: Levels, accuracies: Sequence[float]) -> Claim:
-    by_node, by_level = len(chain_passes(levels, "node")), len(chain_passes(levels, "level"))
-    solved = sum(accuracy == 1.0 for accuracy in accuracies)
-    return Claim(
-        where="Section 1, Figure 1",
-        claim="The trained model answers in one forward pass; explicit CoT writes its k − 1 nodes one after the other.",
-        measured=(
-            f"{solved} of {len(accuracies)} seeds solved in one pass over the bits and {levels.k - 1} zeros; explicit CoT takes "
-            f"{by_node} sequential passes, or {by_level} if it writes a level at a time."
-        ),
-        seeds=len(accuracies),
-        holds=solved == len(accuracies) and by_node == levels.k - 1,
+        f"{_percent(max(after))}."
     )
 
 

@@ -9,7 +9,7 @@ import base64
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,6 @@ from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.loss import draw_loss
 from internalize.report.figures.mask import draw_mask
 from internalize.report.figures.paradigms import draw_paradigms
-from internalize.report.figures.save import save
 from internalize.report.figures.signal import draw_signal
 from internalize.report.figures.success import draw_success
 from internalize.report.figures.tree import draw_tree
@@ -60,25 +59,6 @@ class ReportInputs:
     full: Path | None = None
     """Folder of what `paper --full` made."""
 
-    @property
-    def runs(self) -> list[Run]:
-        """All of them."""
-        some = [self.success] if self.success else []
-        return [*self.trained, *self.solved, *some, *self.certificates.values()]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawing as the page shows it: its words, its bytes as a data URI and its size in CSS pixels."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    uri: str
-    width: int
-    height: int
-
 
 @dataclass(frozen=True)
 class WrittenReport:
@@ -93,35 +73,31 @@ def paper_drawings(runs: Sequence[Run]) -> list[Drawing]:
     return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
 
 
-def write_report(
-    folder: Path,
-    material: ReportInputs,
-    *,
-    paper: TrainOptions | None = None,
-) -> WrittenReport:
+def write_report(folder: Path, material: ReportInputs, paper: TrainOptions) -> WrittenReport:
     """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``.
 
     Args:
         folder: where; made if missing.
         material: finished runs.
-        paper: which settings are the paper's, if not the defaults.
+        paper: which settings are the paper's.
     """
-    paper = paper or TrainOptions()
     own = paper_runs(material.trained, paper)
     found_claims, found_spikes = claims(own, paper), spikes_of(own, paper)
     found_sizes = sizes(material.trained, paper)
     seeds = [run.config["seed"] for run in own]
-    results = [run.result for run in material.solved]
-    certificates = _certificates(material.certificates)
+    certificates = [
+        {"run": name, **row} for name, run in material.certificates.items() for row in run.result["certificates"]
+    ]
     headline = tiles(paper, found_sizes, found_spikes, found_claims)
-    if results:
-        headline.append(algorithm_tile(results))
+    if material.solved:
+        headline.append(algorithm_tile([run.result for run in material.solved]))
     if certificates:
         headline.append(certificates_tile([row for row in certificates if row["run"] == certificates[-1]["run"]]))
+    runs = [*material.trained, *material.solved, *material.certificates.values()]
     writer = _Writer(folder)
-    spike_rows = [{"seed": seed, **asdict(s)} for seed, row in zip(seeds, found_spikes, strict=True) for s in row]
-    writer.rows("claims", _names(Claim), map(asdict, found_claims))
-    writer.rows("sizes", _names(SizeRow), map(asdict, found_sizes))
+    writer.rows("claims", _names(Claim), map(vars, found_claims))
+    writer.rows("sizes", _names(SizeRow), map(vars, found_sizes))
+    spike_rows = [{"seed": seed, **vars(s)} for seed, row in zip(seeds, found_spikes, strict=True) for s in row]
     writer.rows("spikes", ("seed", *_names(Spike)), spike_rows)
     writer.rows("certificates", _CERTIFICATES, certificates)
     html = (
@@ -137,13 +113,13 @@ def write_report(
             sizes=found_sizes,
             unsolved=[row for row in found_sizes if row.solved < row.seeds],
             pictures=[writer.picture(drawing) for drawing in paper_drawings(own)],
-            algorithm=_algorithm(material, writer) if results else None,
+            algorithm=_algorithm(material, writer) if material.solved else None,
             stories=_stories(material),
             statements=_statements(certificates),
             certified=list(material.certificates),
             verdicts=list(dict.fromkeys(row["verdict"] for row in certificates)),
             parts=[writer.part(part) for part in parts(material.full)],
-            environment=_environment(material.runs),
+            environment=_environment([*runs, material.success] if material.success else runs),
             style=_asset("page.css"),
             script=_asset("page.js"),
             plotly=_plotly,
@@ -156,7 +132,7 @@ def write_report(
 
 def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
     """What the page says of Algorithm 1."""
-    results, config = [run.result for run in material.solved], material.solved[0].config
+    config = material.solved[0].config
     names = ("seed", "exact_recovery", "accuracy", "max_error", "samples_per_stage", "K", "steps", "seconds")
     rows = [{"seed": run.config["seed"], **run.result} for run in material.solved]
     writer.rows("algorithm-1", names, rows)
@@ -166,14 +142,11 @@ def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
         writer.rows("success", ("samples", "seeds", "successes"), points)
         drawings.append(draw_success(points, Setting(config["n"], config["k"])))
     return {
-        "n": config["n"],
-        "k": config["k"],
-        "seeds": len(results),
-        "recovered": sum(bool(result["exact_recovery"]) for result in results),
-        "samples": results[0]["samples_per_stage"],
-        "steps": results[0]["steps"],
-        "K": results[0]["K"],
-        "max_error": max(result["max_error"] for result in results),
+        **config,
+        **rows[0],
+        "seeds": len(rows),
+        "recovered": sum(bool(row["exact_recovery"]) for row in rows),
+        "max_error": max(row["max_error"] for row in rows),
         "pictures": [writer.picture(drawing) for drawing in drawings],
     }
 
@@ -194,13 +167,8 @@ def _stories(material: ReportInputs) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _certificates(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """One row for each run and statement."""
-    return [{"run": name, **row} for name, run in runs.items() for row in run.result["certificates"]]
-
-
 def _statements(certificates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same by statement, in the order of the paper: its claim, and its certificates by run."""
+    """Certificates by statement, in the order of the paper: its claim, and its certificates by run."""
     found: dict[str, dict[str, Any]] = {}
     for row in certificates:
         own = found.setdefault(row["statement"], {"statement": row["statement"], "claim": row["claim"], "by": {}})
@@ -214,17 +182,17 @@ class _Writer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def picture(self, drawing: Drawing) -> Picture:
-        svg = save(drawing.figure, self.folder / "figures", drawing.name).read_bytes()
+    def picture(self, drawing: Drawing) -> dict[str, Any]:
+        """A drawing as the page shows it: its words, its bytes as a data URI and its size in CSS pixels."""
+        svg = drawing.save(self.folder / "figures").read_bytes()
         width, height = (round(float(inches) * _PIXELS) for inches in drawing.figure.get_size_inches())
         uri = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-        return Picture(drawing.name, drawing.title, drawing.caption, drawing.alt, uri, width, height)
+        return {**vars(drawing), "uri": uri, "width": width, "height": height}
 
     def part(self, part: Part) -> dict[str, Any]:
-        for table in part.shown.tables:
+        for table in part.tables:
             self.rows(table.name, table.head, (dict(zip(table.head, row, strict=True)) for row in table.body))
-        pictures = [self.picture(drawing) for drawing in part.shown.drawings]
-        return {**vars(part), "pictures": pictures, "tables": part.shown.tables}
+        return {**vars(part), "pictures": [self.picture(drawing) for drawing in part.drawings]}
 
     def rows(self, name: str, head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """One line a row below its heading, so that an empty table has its heading too."""

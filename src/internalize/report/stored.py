@@ -7,7 +7,7 @@ how they are shown. To add one, store its file in ``results/`` and add its line.
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from internalize.report import tables as columns
 from internalize.report.figures.ablations import draw_ablations
 from internalize.report.figures.curricula import draw_curricula
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.gate_rows import draw_gate_rows
+from internalize.report.figures.gates import draw_gate_rows
 from internalize.report.figures.language import draw_language
 from internalize.report.figures.latency import draw_latency
 from internalize.report.figures.law import draw_law
@@ -31,12 +31,8 @@ FOLDER: Final = Path(__file__).parent / "results"
 """Of the stored results."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a part of the page has of tables and figures."""
-
-    tables: Sequence[Table] = field(default_factory=list[Table])
-    drawings: Sequence[Drawing] = field(default_factory=list[Drawing])
+Shown = tuple[Sequence[Table], Sequence[Drawing]]
+"""What a part of the page has of tables and figures."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,8 @@ class Part:
     date: str
     computed: bool
     """Whether it was made for this page, not taken from the package."""
-    shown: Shown
+    tables: Sequence[Table]
+    drawings: Sequence[Drawing]
 
 
 def parts(full: Path | None = None) -> list[Part]:
@@ -84,30 +81,18 @@ def parts(full: Path | None = None) -> list[Part]:
 
 def _part(stored: Stored, full: Path | None) -> Part | None:
     made = None if full is None else full / stored.name / stored.makes
-    if made is not None and present(made):
-        days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
-        written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
-        return Part(stored, max(days, default=written), True, _shown_of_a_user(stored, made))
-    path = FOLDER / stored.file
-    return Part(stored, stored.date, False, stored.show(stored.read(path))) if path.is_file() else None
-
-
-def _shown_of_a_user(stored: Stored, path: Path) -> Shown:
-    """A file that was made outside of the package may have become anything. What cannot be shown of ours is a bug."""
+    if made is None or not present(made):
+        path = FOLDER / stored.file
+        return Part(stored, stored.date, False, *stored.show(stored.read(path))) if path.is_file() else None
+    days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
+    written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
     try:
-        return stored.show(stored.read(path))
+        return Part(stored, max(days, default=written), True, *stored.show(stored.read(made)))
     except InputError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InputError(f"{path} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
-
-
-def _rows_of(found: Json, of: str) -> list[Json]:
-    return [row for row in found["rows"] if row["of"] == of]
-
-
-def _law(found: Json) -> Shown:
-    return Shown(drawings=[draw_law(found["law"])])
+        # A file made outside of the package may have become anything; one of ours that cannot be shown is a bug.
+        raise InputError(f"{made} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
 
 
 def _read_phase(*by: str) -> Callable[[Path], Json]:
@@ -121,28 +106,28 @@ def _read_phase(*by: str) -> Callable[[Path], Json]:
 
 
 def _phase(found: Json) -> Shown:
-    return Shown(drawings=[draw_phase(found["rows"], found["half"], found["by"])])
+    return [], [draw_phase(**found)]
+
+
+def _rows_of(found: Json, of: str) -> list[Json]:
+    return [row for row in found["rows"] if row["of"] == of]
 
 
 def _curricula(found: Json) -> Shown:
     rows = _rows_of(found, "curricula")
-    sizes = dict.fromkeys((row["n"], row["k"]) for row in rows)
+    by_size: dict[tuple[int, int], list[Json]] = {}
+    for row in rows:
+        by_size.setdefault((row["n"], row["k"]), []).append(row)
     tables = [
-        Table.of(
-            f"curricula-n{n}-k{k}",
-            f"n = {n}, k = {k}",
-            columns.COST,
-            [row for row in rows if (row["n"], row["k"]) == (n, k)],
-        )
-        for n, k in sizes
+        Table.of(f"curricula-n{n}-k{k}", f"n = {n}, k = {k}", columns.COST, own) for (n, k), own in by_size.items()
     ]
-    return Shown(tables, [draw_curricula(rows)])
+    return tables, [draw_curricula(rows)]
 
 
 def _latency(found: Json) -> Shown:
     rows = _rows_of(found, "latency")
-    own, lines = columns.latency_columns(rows)
-    return Shown([Table.of("latency", f"Milliseconds an answer, n = {rows[0]['n']}", own, lines)], [draw_latency(rows)])
+    title = f"Milliseconds an answer, n = {rows[0]['n']}"
+    return [Table.of("latency", title, *columns.latency_columns(rows))], [draw_latency(rows)]
 
 
 def _ablations(found: Json) -> Shown:
@@ -152,22 +137,22 @@ def _ablations(found: Json) -> Shown:
         Table.of(f"ablations-{key}", name, columns.ABLATIONS, [row for row in rows if row["optimizer"] == key])
         for key, name in names.items()
     ]
-    return Shown(tables, [draw_ablations(rows)])
+    return tables, [draw_ablations(rows)]
 
 
 def _gates(found: Json) -> Shown:
     rows = _rows_of(found, "gates")
-    return Shown([Table.of("gates", "Learned gates", columns.GATES, rows)], [draw_gate_rows(rows)])
+    return [Table.of("gates", "Learned gates", columns.GATES, rows)], [draw_gate_rows(rows)]
 
 
 def _simplifications(found: Json) -> Shown:
     rows = _rows_of(found, "simplifications")
-    return Shown([Table.of("simplifications", "Learned with the attention", columns.SIMPLIFICATIONS, rows)])
+    return [Table.of("simplifications", "Learned with the attention", columns.SIMPLIFICATIONS, rows)], []
 
 
 def _language(found: Json) -> Shown:
     rows = found["rows"]
-    return Shown([Table.of("language-models", "Everything hidden", columns.LANGUAGE, rows)], [draw_language(rows)])
+    return [Table.of("language-models", "Everything hidden", columns.LANGUAGE, rows)], [draw_language(rows)]
 
 
 STORED: Final = (
@@ -179,7 +164,7 @@ STORED: Final = (
         "finite-n.json",
         "python benchmarks/prediction_table.py",
         "2026-11-15",
-        _law,
+        lambda found: ([], [draw_law(found["law"])]),
     ),
     Stored(
         "phase",

@@ -8,24 +8,13 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 
 from internalize.parity.model.transformer import BlockTransformer
 from internalize.parity.options import FixedGates
 from internalize.parity.task.data import draw_bits, inference_input
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    BLUE,
-    FAINT,
-    GREEN,
-    MUTED,
-    PAGE_WIDTH,
-    VERMILION,
-    WEIGHTS,
-    house_style,
-    vector_bar,
-)
+from internalize.report.figures.style import BLUE, FAINT, GREEN, MUTED, VERMILION, WEIGHTS, sheet, vector_bar
 from internalize.storage.files import Json
 
 _GATES: Final[dict[FixedGates, tuple[str, str]]] = {
@@ -64,8 +53,7 @@ def draw_ablations(rows: Sequence[Json]) -> Drawing:
     levels = Levels(int(rows[0]["n"]), int(rows[0]["k"]))
     own = {name: [row for row in rows if row["optimizer"] == name] for name in ("adamw", "algorithm-1")}
     kept = {gates: input_states(levels, gates) for gates in _GATES}
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.3), layout="constrained")
+    with sheet(3.3) as figure:
         first, second, third = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
         mesh = _draw_levels(first, own["adamw"], "AdamW")
         _draw_levels(second, own["algorithm-1"], "Algorithm 1")

@@ -3,62 +3,40 @@
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from internalize.parity.algorithm1.recovery import split
 from internalize.parity.model.weights import read_weights
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    FAINT,
-    HATCH,
-    PAGE_WIDTH,
-    RED,
-    WEIGHTS,
-    house_style,
-    note,
-    spaced,
-    vector_bar,
-)
+from internalize.report.figures.style import FAINT, HATCH, PAGE_WIDTH, RED, WEIGHTS, note, sheet, spaced, vector_bar
 from internalize.storage.runs import Run
 
 FULL = 0.5
 """The top of the colour scale: all attention on two children is one half on each."""
 
 
-def attention_maps(run: Run) -> list[NDArray[np.float64]]:
-    """Softmax weights of each layer, rows the nodes it writes (queries), columns the positions it reads (keys)."""
-    W = read_weights(run.weights(), ParityTree.of(run.config).levels, "level", run.path)
-    return [w.to(torch.float64).softmax(dim=0).T.numpy() for w in W]
-
-
 def draw_attention(run: Run) -> Drawing:
     """One panel a layer, queries × keys, of one run's final weights."""
-    tree, maps = ParityTree.of(run.config), attention_maps(run)
-    T, rows = tree.T, tree.k - 1
-    with house_style():
-        height = _cell_points(tree) / 72 * rows + 0.34 * tree.L + 0.62
-        figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
+    tree = ParityTree.of(run.config)
+    columns = [w.double().softmax(dim=0) for w in read_weights(run.weights(), tree.levels, "level", run.path)]
+    maps = [A.T.numpy() for A in columns]
+    with sheet(_cell_points(tree) / 72 * (tree.k - 1) + 0.34 * tree.L + 0.62) as figure:
         panels = figure.subplots(tree.L, 1, sharex=True, squeeze=False, height_ratios=[len(A) for A in maps])[:, 0]
-        mesh: QuadMesh | None = None
-        for layer, (axes, A) in enumerate(zip(panels, maps, strict=True)):
-            mesh = _draw_layer(axes, tree, layer, A)
+        meshes = [_draw_layer(axes, tree, layer, A) for layer, (axes, A) in enumerate(zip(panels, maps, strict=True))]
         _mark_boundaries(panels[0], tree)
         panels[-1].set_xlabel("key position (red ticks: the secret set)")
         figure.supylabel("query position", fontsize=9)
-        assert mesh is not None  # a tree has at least one layer
         extend = "max" if max(A.max() for A in maps) > FULL else "neither"  # a query may look at one key alone
-        bar = figure.colorbar(mesh, ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
+        bar = figure.colorbar(meshes[-1], ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
         vector_bar(bar, "attention")
         bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
-    on_children = [
-        min(A[node, child] for node, pair in enumerate(tree.layer_children(layer)) for child in pair)
-        for layer, A in enumerate(maps)
-    ]
+    parts = [split(A, tree.layer_children(layer)) for layer, A in enumerate(columns)]
+    on_children = [float(children.min()) for children, _ in parts]
+    elsewhere = max(0.0, *(float(others.max()) for _, others in parts))
     smallest = ", ".join(f"{value:.3f}" for value in on_children)
     return Drawing(
         name="figure-3-attention",
@@ -72,9 +50,9 @@ def draw_attention(run: Run) -> Drawing:
             "Positions count from 0."
         ),
         alt=(
-            f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {T} keys. The cells of "
+            f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {tree.T} keys. The cells of "
             f"the two children of each row's node are framed; the smallest weight in a frame is {min(on_children):.3f}, and "
-            f"the largest outside the frames {_largest_elsewhere(tree, maps):.3f}."
+            f"the largest outside the frames {elsewhere:.3f}."
         ),
     )
 
@@ -122,13 +100,3 @@ def _mark_boundaries(axes: Axes, tree: ParityTree) -> None:
     for number in spaced(ends, 14 / _cell_points(tree)):
         place = (ends[number], tree.levels.level_end[0])
         note(axes, f"$n_{number + 1}$", place, (0, 2), ha="center", va="bottom", fontsize=None)
-
-
-def _largest_elsewhere(tree: ParityTree, maps: list[NDArray[np.float64]]) -> float:
-    largest = 0.0
-    for layer, A in enumerate(maps):
-        elsewhere = A.copy()
-        for node, pair in enumerate(tree.layer_children(layer)):
-            elsewhere[node, list(pair)] = 0
-        largest = max(largest, float(elsewhere.max()))
-    return largest

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style, note
+from internalize.report.figures.style import BLUE, MUTED, VERMILION, note, sheet
 from internalize.storage.files import Json
 
 _LOOKS: Final = {"adamw": ("AdamW", BLUE, "o"), "algorithm-1": ("Algorithm 1", VERMILION, "D")}
@@ -16,14 +15,12 @@ _LOOKS: Final = {"adamw": ("AdamW", BLUE, "o"), "algorithm-1": ("Algorithm 1", V
 def draw_curricula(rows: Sequence[Json]) -> Drawing:
     """Samples to 99 %, one panel a size, a line for each curriculum, with the seeds that were solved at equal samples."""
     sizes = sorted({(int(row["n"]), int(row["k"])) for row in rows})
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.5), layout="constrained")
+    with sheet(2.5) as figure:
         panels = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
         for axes, (n, k) in zip(panels, sizes, strict=True):
             _draw_size(axes, [row for row in rows if (row["n"], row["k"]) == (n, k)])
             axes.set_title(f"n = {n}, k = {k}")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     told = "; ".join(_told(row) for row in rows if row["method"] in ("icot", "log-icot"))
     return Drawing(
         name="curricula",

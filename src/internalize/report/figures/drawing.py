@@ -1,8 +1,17 @@
-"""A figure with the words that belong to it."""
+"""A figure with the words that belong to it, and its files: whole or not at all, and the same bytes every time."""
 
+import io
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
 
 from matplotlib.figure import Figure
+
+from internalize.report.figures.style import house_style
+from internalize.storage.files import write_atomically, writing
+
+Kind = Literal["svg", "pdf"]
+_UNDATED: Final[dict[Kind, dict[str, None]]] = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
 
 
 @dataclass(frozen=True)
@@ -18,3 +27,18 @@ class Drawing:
     """One paragraph of plain text: what is drawn, from how many seeds, and what the marks mean."""
     alt: str
     """What it shows, for those who cannot see it."""
+
+    def content(self, kind: Kind = "svg") -> bytes:
+        """The figure as a file, without the date."""
+        file = io.BytesIO()
+        with house_style():
+            self.figure.savefig(file, format=kind, metadata=_UNDATED[kind])
+        return file.getvalue()
+
+    def save(self, folder: Path) -> Path:
+        """Write ``name.svg`` and ``name.pdf`` to a folder, made if missing, and return the path of the SVG."""
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for kind in _UNDATED:
+            write_atomically(folder / f"{self.name}.{kind}", self.content(kind))
+        return folder / f"{self.name}.svg"

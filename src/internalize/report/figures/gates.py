@@ -1,4 +1,4 @@
-"""Learned gates: their distance from the prescribed ones over training, and both side by side."""
+"""Learned gates: their distance from the prescribed ones over training, both side by side, and every variant's in the end."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from internalize.errors import InputError
@@ -16,17 +15,8 @@ from internalize.parity.adamw.groups import one_group
 from internalize.parity.model.gates import paper_gates
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    BLUE,
-    GREEN,
-    MUTED,
-    PAGE_WIDTH,
-    VERMILION,
-    WEIGHTS,
-    house_style,
-    metrics_together,
-    vector_bar,
-)
+from internalize.report.figures.style import BLUE, GREEN, MUTED, VERMILION, WEIGHTS, metrics_together, sheet, vector_bar
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 
 PARTS: Final = {
@@ -36,6 +26,9 @@ PARTS: Final = {
 }
 """Gates that something depends on. Those of nodes above are free under the level mask: nothing reads them before
 they are written."""
+FLOOR: Final = 1e-5
+"""Smaller distances are drawn here."""
+_MARKERS: Final = {"inputs": "o", "written": "D", "below": "^"}
 
 
 def learned_gates(run: Run) -> NDArray[np.float64]:
@@ -61,8 +54,7 @@ def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
     parts = [part for part in PARTS if part in metrics[0][0]["gate_distance"]]
     distances = {part: np.array([[line["gate_distance"][part] for line in own] for own in metrics]) for part in parts}
     begins = [line["step"] for before, line in pairwise(metrics[0]) if line["stage"] != before["stage"]]
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.0), layout="constrained")
+    with sheet(3.0) as figure:
         grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.15))
         _draw_distances(figure.add_subplot(grid[:, 0]), steps, distances, begins)
         upper, lower = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
@@ -116,3 +108,38 @@ def _draw_map(axes: Axes, gates: NDArray[np.float64], title: str) -> QuadMesh:
     axes.set_ylabel("layer")
     axes.set_title(title, loc="left", pad=3)
     return mesh
+
+
+def draw_gate_rows(rows: Sequence[Json]) -> Drawing:
+    """Distances from the prescribed gates, a line for each variant, with the seeds that are solved."""
+    rows = [row for row in rows if "gate_distance" in row]
+    names = [f"{row['what']}, n = {row['n']}" for row in rows]
+    with sheet(0.8 + 0.22 * len(rows)) as figure:
+        axes = figure.add_subplot()
+        for part, (label, colour) in PARTS.items():
+            distances = [max(float(row["gate_distance"][part]), FLOOR) for row in rows]
+            axes.plot(distances, range(len(rows)), _MARKERS[part], color=colour, markersize=4.5, label=label)
+        for height, row in enumerate(rows):
+            share = f"{row['solved']} of {row['seeds']}"
+            axes.text(1.6, height, share, va="center", fontsize=8, color=MUTED if row["solved"] else "#a63c00")
+        axes.set_xscale("log")
+        axes.set_xlim(FLOOR / 1.5, 1.3)
+        axes.set_ylim(len(rows) - 0.5, -0.6)
+        axes.set_yticks(range(len(rows)), names)
+        axes.grid(axis="y", color="#ececec", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.text(1.6, -0.8, "solved", fontsize=8, color=MUTED, va="bottom")
+        axes.set_xlabel("mean distance from the prescribed gate, after training")
+        figure.legend(loc="outside lower center", ncols=3, handlelength=1)
+    found = [row for row in rows if row["solved"] == row["seeds"]]
+    return Drawing(
+        name="gates",
+        figure=figure,
+        title="Gates that are learned become the prescribed ones",
+        caption=(
+            "Mean distance of learned gates from the prescribed ones at the end of training (0: the same, 1: the opposite; "
+            f"below {FLOOR:g} drawn there), by variant, with the number of seeds solved. A small price on open gates is what makes "
+            "it reliable: without it, or with a hundred times as much, or where the input shows the supervised tokens, it fails."
+        ),
+        alt=f"{len(found)} of {len(rows)} variants are solved on every seed; in these the gates of the inputs end within 0.001.",
+    )

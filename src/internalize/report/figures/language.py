@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, INK, PAGE_WIDTH, SKY, house_style
+from internalize.report.figures.style import BLUE, INK, SKY, sheet
 from internalize.storage.files import Json
 
 
 def draw_language(rows: Sequence[Json]) -> Drawing:
     """A pair of bars for each method of `lm compare`, with its exact match."""
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 0.9 + 0.42 * len(rows)), layout="constrained")
+    with sheet(0.9 + 0.42 * len(rows)) as figure:
         axes = figure.add_subplot()
         for height, row in enumerate(rows):
             axes.barh(height, row["steps"], 0.62, color=SKY, label="updates in all (mean)" if not height else None)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from internalize.errors import InputError
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, ORANGE, PAGE_WIDTH, VERMILION, house_style
+from internalize.report.figures.style import BLUE, ORANGE, VERMILION, error_bars, sheet
 from internalize.storage.files import Json
 
 WAYS: Final = {
@@ -18,31 +17,31 @@ WAYS: Final = {
 }
 
 
-def draw_latency(rows: Sequence[Json]) -> Drawing:
+def draw_latency(rows: Sequence[Json], name: str = "latency") -> Drawing:
     """Latency against k, one panel a batch size, with the 95 % interval of each median.
 
     Args:
         rows: of `compare --study latency`, all at one n.
+        name: of the files.
     """
     sizes = sorted({int(row["n"]) for row in rows})
     if len(sizes) != 1:
         raise InputError(f"rows of n={sizes}: the figure is of latency against k at one n; give --sizes of one n")
     batches = sorted({int(row["batch"]) for row in rows})
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
+    with sheet(2.8) as figure:
         panels = figure.subplots(1, len(batches), squeeze=False)[0]
         for axes, batch in zip(panels, batches, strict=True):
             _draw_batch(axes, [row for row in rows if row["batch"] == batch])
             axes.set_title(f"batch {batch}")
         panels[0].set_ylabel("milliseconds an answer")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=1.6)
+        legend = panels[0].get_legend_handles_labels()
+        figure.legend(*legend, loc="outside lower center", ncols=3, handlelength=1.6)
     longest = max(int(row["k"]) for row in rows)
-    ratios = [_ratio(rows, longest, batch) for batch in batches]
-    told = " and ".join(f"{ratio:.3g} at batch {batch}" for ratio, batch in zip(ratios, batches, strict=True))
+    at = {(row["by"], row["batch"]): row["latency_ms"] for row in rows if row["k"] == longest}
+    told = " and ".join(f"{at['node', batch] / at['direct', batch]:.3g} at batch {batch}" for batch in batches)
     repeats = min(int(row["repeats"]) for row in rows)
     return Drawing(
-        name="latency",
+        name=name,
         figure=figure,
         title="Latency of an answer",
         caption=(
@@ -62,17 +61,9 @@ def draw_latency(rows: Sequence[Json]) -> Drawing:
 def _draw_batch(axes: Axes, rows: Sequence[Json]) -> None:
     for way, (label, colour, marker) in WAYS.items():
         own = sorted((row for row in rows if row["by"] == way), key=lambda row: row["k"])
-        middle = [float(row["latency_ms"]) for row in own]
-        low = [m - float(row["latency_ms_low"]) for m, row in zip(middle, own, strict=True)]
-        high = [float(row["latency_ms_high"]) - m for m, row in zip(middle, own, strict=True)]
-        sizes = [int(row["k"]) for row in own]
+        bounds = [(row["latency_ms_low"], row["latency_ms_high"]) for row in own]
         look: Json = {"fmt": f"-{marker}", "color": colour, "markersize": 3.5, "linewidth": 1.1, "label": label}
-        axes.errorbar(sizes, middle, [low, high], **look)
+        error_bars(axes, [row["k"] for row in own], [row["latency_ms"] for row in own], bounds, **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("k")
-
-
-def _ratio(rows: Sequence[Json], k: int, batch: int) -> float:
-    at = {row["by"]: float(row["latency_ms"]) for row in rows if (row["k"], row["batch"]) == (k, batch)}
-    return at["node"] / at["direct"]

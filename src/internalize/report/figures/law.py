@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from internalize.parity.theory.prediction import Setting, limit_factor
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, MEASURED, MUTED, PAGE_WIDTH, house_style, note
+from internalize.report.figures.style import BLUE, MEASURED, MUTED, error_bars, note, sheet
 from internalize.storage.files import Json
 
 SIZES = tuple(2**exponent for exponent in range(3, 13))
@@ -25,8 +24,7 @@ def draw_law(points: Sequence[Json]) -> Drawing:
     """
     predicted = [Setting(n, n // 2).samples_for(0.5) or math.nan for n in SIZES]
     limit = limit_factor(0.5)
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
+    with sheet(2.8) as figure:
         left, right = figure.subplots(1, 2)
         theorem = [n ** (2 + EPSILON) for n in SIZES]
         demand = rf"the theorem's $n^{{2+\epsilon}}$, $\epsilon={EPSILON:g}$"
@@ -64,11 +62,9 @@ def draw_law(points: Sequence[Json]) -> Drawing:
 def _mark_measured(axes: Axes, points: Sequence[Json], *, over_law: bool) -> None:
     sizes = [int(point["n"]) for point in points]
     units = [n * math.log(n) if over_law else 1.0 for n in sizes]
-    middles = [float(point["measured"]) / unit for point, unit in zip(points, units, strict=True)]
-    tried = [[float(at["samples"]) / unit for at in point["points"]] for point, unit in zip(points, units, strict=True)]
-    low = [middle - min(some) for middle, some in zip(middles, tried, strict=True)]
-    high = [max(some) - middle for middle, some in zip(middles, tried, strict=True)]
-    label = "measured (bar: numbers of samples tried)"
-    axes.errorbar(sizes, middles, [low, high], **MEASURED, label=label)
+    middles = [point["measured"] / unit for point, unit in zip(points, units, strict=True)]
+    tried = [[at["samples"] / unit for at in point["points"]] for point, unit in zip(points, units, strict=True)]
+    bounds = [(min(some), max(some)) for some in tried]
+    error_bars(axes, sizes, middles, bounds, **MEASURED, label="measured (bar: numbers of samples tried)")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("n")

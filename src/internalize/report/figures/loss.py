@@ -3,22 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from internalize.parity.adamw.groups import one_group
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import (
-    BLUE,
-    MUTED,
-    PAGE_WIDTH,
-    SKY,
-    VERMILION,
-    house_style,
-    metrics_together,
-    note,
-)
+from internalize.report.figures.style import BLUE, MUTED, SKY, VERMILION, metrics_together, note, sheet
 from internalize.storage.runs import Run
 
 ROOMY = 5
@@ -47,8 +37,7 @@ def draw_loss(runs: Sequence[Run]) -> Drawing:
     roomy = len(begins) <= ROOMY
     stages = parity_stages(levels, options.schedule())
 
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.7), layout="constrained")
+    with sheet(2.7) as figure:
         axes = figure.add_subplot()
         axes.set_yscale("log")
         if seeds > 1:

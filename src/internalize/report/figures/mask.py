@@ -2,20 +2,18 @@
 
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 
 from internalize.parity.model.mask import level_mask
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, FAINT, INK, MUTED, VERMILION, house_style, note, spaced
+from internalize.report.figures.style import BLUE, FAINT, INK, MUTED, VERMILION, note, sheet, spaced
 
 
 def draw_mask(levels: Levels | None = None) -> Drawing:
     """The mask of n bits and k − 1 nodes, queries × keys; by default n = 8, k = 4, the paper's worked example."""
     levels = levels or Levels(8, 4)
     visible = level_mask(levels).T.numpy()
-    with house_style():
-        figure = Figure(figsize=(3.6, 3.3), layout="constrained")
+    with sheet(3.3, 3.6) as figure:
         axes = figure.add_subplot()
         axes.pcolormesh(visible, cmap=ListedColormap([FAINT, BLUE]), vmin=0, vmax=1, edgecolors="white", linewidth=0.6)
         axes.set_aspect("equal")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Arc, Patch, Rectangle
 
 from internalize.curriculum import Curriculum, Method
@@ -13,7 +12,7 @@ from internalize.parity.model.cot import chain_passes
 from internalize.parity.task.stages import ParityStage, parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, GREEN, INK, MUTED, ORANGE, PAGE_WIDTH, SKY, bare, house_style
+from internalize.report.figures.style import FAINT, GREEN, INK, MUTED, ORANGE, PAGE_WIDTH, SKY, bare, sheet
 
 LARGEST_K = 16
 """Larger chains have boxes too small to read."""
@@ -51,8 +50,7 @@ def draw_paradigms(k: int = 8) -> Drawing:
     rows = max(len(paradigm.stages) for paradigm in shown)
     above, below = 0.5 + k / 8, 2.6
     unit = PAGE_WIDTH / (3 * (columns + 1.2))
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, unit * (rows + above + below) + 0.62), layout="constrained")
+    with sheet(unit * (rows + above + below) + 0.62) as figure:
         panels = figure.subplots(1, 3)
         for letter, axes, paradigm in zip("abc", panels, shown, strict=True):
             bare(axes)

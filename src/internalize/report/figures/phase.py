@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.figure import Figure
 
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, INK, MEASURED, PAGE_WIDTH, WEIGHTS, house_style, note
+from internalize.report.figures.style import FAINT, INK, MEASURED, WEIGHTS, error_bars, note, sheet
 from internalize.storage.files import Json
 
 
@@ -27,8 +26,7 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
     x, y = by[0], by[1]
     columns, heights = _values(rows, x), _values(rows, y)
     panels = _values(rows, by[2]) if len(by) > 2 else [None]
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.2), layout="constrained")
+    with sheet(3.2) as figure:
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, value in zip(all_axes, panels, strict=True):
             own = [row for row in rows if len(by) < 3 or row[by[2]] == value]
@@ -40,8 +38,7 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=list(all_axes), pad=0.01, aspect=30)
         bar.set_label("share of runs that succeed")
         if half:
-            handles, labels = all_axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=2)
+            figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     told = _told(half, by)
     runs = [row["cells"] - row["failed"] for row in rows]
     most = f"{min(runs)} to {max(runs)}" if min(runs) != max(runs) else str(runs[0])
@@ -105,14 +102,10 @@ def _mark(axes: Axes, points: Sequence[Json], columns: Sequence[Any], x: str) ->
         axes.plot(*zip(*predicted, strict=True), color=INK, linestyle="--", label=label)
     measured = [point for point in points if point["measured"]]
     if measured:
-        axes.errorbar(
-            [columns.index(point[x]) for point in measured],
-            [point["measured"] for point in measured],
-            [[p["measured"] - p["low"] for p in measured], [p["high"] - p["measured"] for p in measured]],
-            **MEASURED,
-            capsize=2,
-            label="measured (95 %)",
-        )
+        places = [columns.index(point[x]) for point in measured]
+        bounds = [(point["low"], point["high"]) for point in measured]
+        middles = [point["measured"] for point in measured]
+        error_bars(axes, places, middles, bounds, **MEASURED, capsize=2, label="measured (95 %)")
     for point in measured:
         if point["deviation"] is not None:
             text, place = f"{point['deviation']:+.1%}", (columns.index(point[x]), 1)

@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from internalize.errors import InputError
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, PAGE_WIDTH, RED, VERMILION, WEIGHTS, house_style, note
+from internalize.report.figures.style import FAINT, RED, VERMILION, WEIGHTS, note, sheet
 from internalize.storage.files import Json
 
 ACROSS: Final = 4
@@ -37,24 +36,21 @@ def draw_reading(result: Json) -> Drawing:
     steps = sorted({row["step"] for row in rows})
     layers = result["layers"] + 1
     across = min(ACROSS, len(by_stage))
-    high = sum(-(-len(block) // across) for block in blocks)
-    with house_style():
-        panel = min(1.9, 0.55 + 0.13 * layers)
-        figure = Figure(figsize=(PAGE_WIDTH, 0.35 + (panel + 0.42) * high), layout="constrained")
-        axes_of = iter(figure.subplots(high, across, squeeze=False, sharex=True, sharey=True).flat)
+    places = [at for block in blocks for at in (*block, *[None] * (-len(block) % across))]  # each block begins a row
+    high = len(places) // across
+    panel = min(1.9, 0.55 + 0.13 * layers)
+    with sheet(0.35 + (panel + 0.42) * high) as figure:
+        panels = figure.subplots(high, across, squeeze=False, sharex=True, sharey=True)
         used: list[Axes] = []
-        for block in blocks:
-            for number in range(-(-len(block) // across) * across):
-                axes = next(axes_of)
-                if number >= len(block):
-                    axes.set_visible(False)
-                    continue
-                stage, hidden = block[number]
-                _panel(axes, _of(rows, stage, hidden), steps, layers, result["steps"] + 1)
-                axes.set_title(f"stage {stage}, {hidden} hidden", pad=12)
-                if number % across == 0:
-                    axes.set_ylabel("layer")
-                used.append(axes)
+        for axes, at in zip(panels.flat, places, strict=True):
+            if at is None:
+                axes.set_visible(False)
+                continue
+            _panel(axes, _of(rows, *at), steps, layers, result["steps"] + 1)
+            axes.set_title(f"stage {at[0]}, {at[1]} hidden", pad=12)
+            used.append(axes)
+        for axes in panels[:, 0]:
+            axes.set_ylabel("layer")
         figure.supxlabel("step of the chain", fontsize=9)
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=used, pad=0.01, aspect=30)
         bar.set_label("probe, from chance to always right")

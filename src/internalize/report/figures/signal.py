@@ -2,11 +2,9 @@
 
 from typing import Final
 
-from matplotlib.figure import Figure
-
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PAGE_WIDTH, VERMILION, house_style
+from internalize.report.figures.style import BLUE, GREEN, MUTED, ORANGE, VERMILION, sheet
 
 SIZES: Final = tuple(2**exponent for exponent in range(3, 12))
 """The n of the lines, with k = n/2."""
@@ -16,8 +14,7 @@ _LOOKS: Final = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"))
 def draw_signal(n: int = 30, k: int = 16) -> Drawing:
     """Exact signal and noise of the first stages against n; every stage of one task in the caption."""
     found = {size: Setting(size, size // 2).gradients for size in SIZES}
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.7), layout="constrained")
+    with sheet(2.7) as figure:
         left, right = figure.subplots(1, 2)
         for stage, (colour, marker) in enumerate(_LOOKS):
             sizes = [size for size, stages in found.items() if len(stages) > stage]

@@ -4,14 +4,16 @@ Colours are those of Okabe and Ito. Fonts are the ones that come with matplotlib
 machine; in SVG they are outlines, in PDF embedded TrueType.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
+import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 
 from internalize.errors import InputError
 from internalize.storage.files import Json
@@ -77,6 +79,13 @@ def house_style() -> AbstractContextManager[None]:
     return style.context(_RC, after_reset=True)
 
 
+@contextmanager
+def sheet(height: float, width: float = PAGE_WIDTH) -> Generator[Figure]:
+    """Enter our style with a new figure of this size, in inches."""
+    with house_style():
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
 def spaced(places: Sequence[float], gap: float) -> list[int]:
     """Which of the sorted places can have a label, so that no two are closer than the gap."""
     kept: list[int] = []
@@ -90,6 +99,14 @@ def note(axes: Axes, text: str, place: tuple[float, float], offset: tuple[float,
     """Write a text at an offset in points from a place; 8 points high and muted unless told otherwise."""
     look = {"color": MUTED, "fontsize": 8, **look}
     axes.annotate(text, place, offset, textcoords="offset points", **look)
+
+
+def error_bars(
+    axes: Axes, x: Sequence[float], middles: Sequence[float], bounds: Sequence[tuple[float, float]], **look: Any
+) -> None:
+    """Draw points with the intervals around them, each from its lower to its upper bound."""
+    sides = [(middle - low, high - middle) for middle, (low, high) in zip(middles, bounds, strict=True)]
+    axes.errorbar(x, middles, np.array(sides).clip(0).T, **look)
 
 
 def metrics_together(runs: Sequence[Run], *names: str) -> list[list[Json]]:

@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from internalize.intervals import wilson
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, MUTED, PAGE_WIDTH, VERMILION, house_style, note
+from internalize.report.figures.style import BLUE, MEASURED, MUTED, error_bars, note, sheet
 
 
 def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawing:
@@ -25,14 +24,13 @@ def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawi
     predicted = [math.exp(setting.log_success(samples)) for samples in tried]
     line = np.geomspace(min(tried) / 1.4, max(tried) * 1.4, 120)
     inside = sum(low <= middle <= high for middle, (low, high) in zip(predicted, bands, strict=True))
+    told = ", ".join(f"{share:.0%} at B = {samples}" for share, samples in zip(shares, tried, strict=True))
     half, seeds = setting.samples_for(0.5), points[0]["seeds"]
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.6), layout="constrained")
+    with sheet(2.6) as figure:
         axes = figure.add_subplot()
         axes.plot(line, [math.exp(setting.log_success(b)) for b in line], color=BLUE, label="predicted, nothing fitted")
-        errors = np.array([[s - low, high - s] for s, (low, high) in zip(shares, bands, strict=True)]).clip(0).T
         label = f"measured, {seeds} seeds a point (95 %)"
-        axes.errorbar(tried, shares, errors, fmt="o", markersize=4, color=VERMILION, linewidth=1, label=label)
+        error_bars(axes, tried, shares, bands, **MEASURED | {"markersize": 4}, label=label)
         if half:
             axes.axvline(half, color=MUTED, linestyle=":", linewidth=0.9)
             note(axes, f"predicted for one half: {half}", (half, 0), (4, 3))
@@ -52,9 +50,5 @@ def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawi
             "Wilson's 95 % intervals, and the predicted probability: exact moments of the gradient, a Gaussian model, no fitted "
             f"constant. The line passes through {inside} of {len(points)} intervals."
         ),
-        alt=(
-            "An S-shaped line over a logarithmic axis with measured points on it: "
-            + ", ".join(f"{share:.0%} at B = {samples}" for share, samples in zip(shares, tried, strict=True))
-            + "."
-        ),
+        alt=f"An S-shaped line over a logarithmic axis with measured points on it: {told}.",
     )

@@ -1,12 +1,9 @@
 """Figure 4: the parity tree, and the residual stream under CoT and under ICoT input, from the literal model."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 from numpy.typing import NDArray
 
@@ -18,7 +15,7 @@ from internalize.parity.task.data import add_trace, draw_bits, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import HATCH, INK, MUTED, PAGE_WIDTH, SIGNS, bare, house_style
+from internalize.report.figures.style import HATCH, INK, MUTED, SIGNS, bare, sheet
 
 LARGEST_T = 16
 """Longer sequences have cells too small to read."""
@@ -26,51 +23,34 @@ SHARP = 20.0
 """Logit on the two children: attention one half each, to within 1e-7."""
 
 
-@dataclass(frozen=True)
-class StreamExample:
-    """One sample in a model that solves the task: its true sequence and, per input, the blocks of X^(0) … X^(L)."""
-
-    sequence: NDArray[np.float64]
-    cot: tuple[NDArray[np.float64], ...]
-    icot: tuple[NDArray[np.float64], ...]
-    written: NDArray[np.bool_]
-    """Whether layer l's gate is open at a position, L × T."""
-
-
-def stream_example(tree: ParityTree, seed: int) -> StreamExample:
-    """Run the model of Definition 3 on one sample, with the whole chain shown and with the input of stage L."""
-    model = LiteralTransformer(tree.levels)
-    W = recovered_weights(tree, "block", SHARP)
-    sequence = add_trace(tree, draw_bits(tree.n, seed, 0, 1, "validation", torch.float64))
-    first, *_, last = parity_stages(tree.levels, Curriculum("log-icot"))
-    cot, icot = (
-        tuple(X[tree.T :].numpy() for X in model.streams(W, stage_input(sequence, stage))) for stage in (first, last)
-    )
-    return StreamExample(sequence[0].numpy(), cot, icot, model.gates.numpy() > 0)
-
-
 def draw_tree(tree: ParityTree | None = None, seed: int = 3) -> Drawing:
-    """The tree of one sample beside its stream; by default n = 8, k = 4, the paper's worked example."""
+    """The tree of one sample beside its stream; by default n = 8, k = 4, the paper's worked example.
+
+    The stream is that of Definition 3's model, solved: with the whole chain shown, and with the input of stage L.
+    """
     tree = tree or ParityTree(8, (1, 2, 4, 7))
     if tree.T > LARGEST_T or tree.L < 2:
         raise InputError(
             f"n={tree.n}, k={tree.k}: the figure has room for {LARGEST_T} positions and needs k from 4 up, "
             "else there is no step to hide"
         )
-    example = stream_example(tree, seed)
-    with house_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 0.72 * (tree.L + 1) + 1.2), layout="constrained")
+    model, W = LiteralTransformer(tree.levels), recovered_weights(tree, "block", SHARP)
+    written = model.gates.numpy() > 0  # L × T: whether layer l's gate is open at a position
+    samples = add_trace(tree, draw_bits(tree.n, seed, 0, 1, "validation", torch.float64))
+    sequence: NDArray[np.float64] = samples[0].numpy()
+    first, *_, last = parity_stages(tree.levels, Curriculum("log-icot"))
+    with sheet(0.72 * (tree.L + 1) + 1.2) as figure:
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[0.9, 2.1], wspace=0.02)[0]
-        _draw_tree(left.add_subplot(), tree, example.sequence)
+        _draw_tree(left.add_subplot(), tree, sequence)
         panels = right.subplots(tree.L + 1, 2, squeeze=False)
-        for column, (name, streams) in enumerate((("CoT input", example.cot), ("ICoT input", example.icot))):
-            for layer, blocks in enumerate(streams):
+        for column, (name, stage) in enumerate((("CoT input", first), ("ICoT input", last))):
+            for layer, X in enumerate(model.streams(W, stage_input(samples, stage))):
                 axes = panels[layer, column]
-                _draw_stream(axes, tree, blocks, layer, example.written)
+                _draw_stream(axes, tree, X[tree.T :].numpy(), layer, written)
                 axes.set_ylabel(f"$X^{{({layer})}}$" if column == 0 else "", rotation=0, ha="right", va="center")
             panels[0, column].set_title(name, fontweight="bold", pad=4)
             panels[-1, column].set_xlabel("position")
-    signs = ", ".join(f"{value:+.0f}" for value in example.sequence)
+    signs = ", ".join(f"{value:+.0f}" for value in sequence)
     hidden = tree.levels.level_end[tree.L - 1] - tree.n
     return Drawing(
         name="figure-4-tree",
