@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from safetensors.torch import load, save
 
 from internalize.commands import cli
 from internalize.commands.console import default_out
+from internalize.errors import InputError
 from internalize.parity.adamw import train as train_module
 from internalize.storage.runs import Run
 
@@ -216,14 +219,13 @@ def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch, capsys):
 
 
 def test_help_does_not_import_torch():
-    for argv in (["--help"], ["train", "--help"], ["runs", "--help"]):
+    for argv in (["--help"], ["train", "--help"], ["compare", "--help"]):
         code = f"""
 import sys
 from internalize.commands import cli
-from internalize.commands.console import default_out
 try: cli.main({argv!r})
 except SystemExit as stop: assert stop.code == 0
-assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
+assert not {{'torch', 'numpy', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -233,7 +235,6 @@ assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy import
 def test_a_bug_is_a_traceback_and_status_70():
     code = """
 from internalize.commands import cli
-from internalize.commands.console import default_out
 cli.parse = lambda argv: 1 / 0
 cli.run()
 """
@@ -272,3 +273,47 @@ def test_former_names_of_options_still_work(old: str, new: str, capsys: pytest.C
         cli.parse([*new.split("--")[0].split(), "--help"])
     former = old.split("--")[1].replace("=", " ").split()[0]
     assert f"--{former} " not in capsys.readouterr().out
+
+
+COMMANDS = {
+    "train": "json out seed seeds resume device threads",
+    "solve": "json out seed seeds resume device threads",
+    "predict": "json out seed",
+    "certify": "json out seed threads",
+    "compare": "json out seeds resume jobs",
+    "sweep solve": "json out seeds resume jobs",
+    "sweep train": "json out seeds resume jobs",
+    "sweep show STORE": "json",
+    "bench": "json out seed resume threads",
+    "paper": "json out seed jobs",
+    "runs .": "json",
+    "lm data": "json out seed",
+    "lm plan": "json out seed",
+    "lm train": "json out seed seeds resume device threads",
+    "lm eval --model M": "json out seed device threads",
+    "lm probe RUN": "json out seed device threads",
+    "lm certify RUN": "json out seed device threads",
+    "lm compare": "json out seeds resume jobs device threads",
+}
+COMMON = {"out": "x", "seed": "3", "seeds": "0:2", "device": "cuda", "threads": "7", "jobs": "3"}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_common_options(words: str):
+    """Each is taken where it is promised, and only there."""
+    command = cli.parse(words.split())
+    for name in ("json", "resume", *COMMON):
+        argv = [*words.split(), f"--{name}", *([COMMON[name]] if name in COMMON else [])]
+        if name in COMMANDS[words].split():
+            assert cli.parse(argv) != command
+        else:
+            with pytest.raises(InputError, match=f"--{name}"):
+                cli.parse(argv)
+
+
+def test_an_option_is_described_once():
+    """A command inherits the common options; it repeats no description of one."""
+    texts = [path.read_text() for path in Path(cli.__file__).parent.glob("*.py")]
+    descriptions = re.findall(r'^    \w+: [^\n]*\n    """(.*?)"""', "\n".join(texts), re.MULTILINE | re.DOTALL)
+    assert len(descriptions) > 60
+    assert [text for text, count in Counter(descriptions).items() if count > 1] == []

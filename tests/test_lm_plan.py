@@ -292,7 +292,7 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
     config = LlamaConfig(num_hidden_layers=2)  # the layers of a 7-billion-parameter model
     config.save_pretrained(tmp_path)
     options = PlanOptions(data="parity:n=8,k=4", model=str(tmp_path / "config.json"), batch=4, eval_examples=4)
-    assert LmPlan(replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
+    assert LmPlan(options=replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "kept" / "plan.json").read_text())
     assert [row["method"] for row in found["methods"]] == ["icot", "icot-steps", "log-icot", "adaptive"]
@@ -305,18 +305,18 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
 def test_tables(capsys: pytest.CaptureFixture[str]):
     options = PlanOptions(**{name: getattr(TINY, name) for name in ("data", "layers", "width", "heads", "batch")})
     options = replace(options, eval_examples=4, test_examples=4)
-    assert LmPlan(options)() == 0
+    assert LmPlan(options=options)() == 0
     shown = capsys.readouterr()
     expected = ["method", "icot", "icot-steps", "log-icot", "adaptive"]
     assert [line.split()[0] for line in shown.out.splitlines()[:5]] == expected
     assert "icot, icot-steps, log-icot: an upper bound" in shown.err
-    assert LmPlan(replace(options, advance="steps"))() == 0  # which adaptive does not go with
+    assert LmPlan(options=replace(options, advance="steps"))() == 0  # which adaptive does not go with
     assert "adaptive" not in capsys.readouterr().out
-    assert LmPlan(options, methods=("cot",), json=True)() == 0
+    assert LmPlan(options=options, methods=("cot",), json=True)() == 0
     one = json.loads(capsys.readouterr().out)
     assert {"stages", "tokens", "flops", "steps", "gpu_hours"} <= one.keys()
     assert one["stages"] == one["methods"][0]["stages"]
-    assert LmPlan(options, methods=("log-icot",))() == 0
+    assert LmPlan(options=options, methods=("log-icot",))() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("stage  hidden steps")
     assert lines[1].startswith("1 ")

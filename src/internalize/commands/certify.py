@@ -1,11 +1,12 @@
 """`internalize certify`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from internalize.commands.console import Flag, print_json, print_table, say, use_device
+from internalize.commands.common_options import KeptOption, SeedOption, ThreadsOption, command
+from internalize.commands.console import print_json, print_table, say, use_device
 from internalize.errors import InputError
 from internalize.parity.options import SolveOptions, check_epsilon
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 ORDER = ("violated", "holds", "vacuous", "not applicable")
 
 
-@dataclass(frozen=True)
-class Certify:
+@command
+class Certify(KeptOption, SeedOption, ThreadsOption):
     """Check the paper statement by statement: what it bounds, with explicit constants, against what is measured.
 
     On a model that Algorithm 1 makes here and now, or on the weights of a run folder (--run), whoever made them. A statement
@@ -43,34 +44,21 @@ class Certify:
     """Certify the weights of this run folder; n, k, link and seed are then its own."""
     only: tuple[str, ...] = ()
     """Names of the statements to check. Default: all."""
-    seed: int = 0
-    """Decides the secret set, the samples and what is sampled here."""
-    out: Path | None = None
-    """Run folder to keep the certificates in. Without it, nothing is written."""
-    threads: int = 1
-    """Threads of this process."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Check, show, keep."""
         from internalize.parity.certificates import certify
-        from internalize.storage.runs import Run, begin_runs
 
         use_device("cpu", self.threads)
         world = self._world()
         certificates = violated_first(certify(world, self.only or None))
         found = {"certificates": certificates}
-        if self.out is not None:
-            config = {**asdict(self), "run": str(self.run) if self.run else None}
-            if self.run is not None:
-                own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
-                config |= {**own, "epsilon": world.epsilon}
-            for name in ("out", "json", "threads"):
-                del config[name]
-            kept = Run(self.out)
-            with begin_runs([kept], "certify", [config], resume=True):
-                kept.finish(found)
+        config = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
+        if self.run is not None:
+            own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
+            config |= {**own, "run": str(self.run), "epsilon": world.epsilon}
+        with self.keeping("certify", config) as keep:
+            keep(found)
         if self.json:
             print_json(found)
         else:

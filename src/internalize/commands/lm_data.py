@@ -1,20 +1,20 @@
 """`internalize lm data`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table, print_text, say
+from internalize.commands.common_options import SeedOption, command
+from internalize.commands.console import print_json, print_table, print_text, say
 from internalize.errors import InputError
 from internalize.lm.data.tasks import TaskStream, usage
 
 _SHOWN = 10
 
 
-@dataclass(frozen=True)
-class LmData:
+@command
+class LmData(SeedOption):
     """Write the examples of a task, or check a file of your own before training on it.
 
     A line of text is `question||steps #### answer`; steps are its <<…>> groups, or else its words. A JSON line has question,
@@ -44,8 +44,6 @@ class LmData:
     """File to write. Default: print the examples."""
     check: Path | None = None
     """File to read and judge, line by line."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Write or check."""
