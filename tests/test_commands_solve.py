@@ -83,15 +83,6 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
     assert "of 3 seeds recovered every layer" in captured.err
 
 
-def test_damaged_result_is_named(tmp_path: Path):
-    run = Run(tmp_path / "run")
-    solve_kept(SolveOptions(n=8, k=4), run)
-    for damage in ({"stages": []}, {"stages": 5}, {}):
-        (run.path / "result.json").write_text(json.dumps(damage))
-        with pytest.raises(InputError, match="is not the result of a solve"):
-            solve_kept(SolveOptions(n=8, k=4), run, resume=True)
-
-
 def test_an_oracle_that_is_all_error_is_an_answer(tmp_path: Path, capsys):
     """Large errors within the limit: `predict` says that no number of samples is enough, `solve` fails and says why."""
     argv = ["--n", "16", "--k", "8", "--oracle", "random", "--oracle-error", "1e6"]
@@ -104,7 +95,7 @@ def test_an_oracle_that_is_all_error_is_an_answer(tmp_path: Path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["samples_99"] == 1
 
 
-def test_damaged_checkpoints_of_a_solve_are_named(tmp_path: Path):
+def test_damaged_checkpoints_and_results_of_a_solve_are_named(tmp_path: Path):
     options, run = SolveOptions(n=16, k=8), Run(tmp_path / "run")
     with pytest.raises(cli.Interrupted):
         solve_kept(options, run, on_stage=stop_solving(1))
@@ -114,6 +105,12 @@ def test_damaged_checkpoints_of_a_solve_are_named(tmp_path: Path):
     for change in ({"seconds": "x"}, {"records": records}, {"records": []}, {"records": 5}):
         path.write_text(json.dumps({**good, **change}))
         with pytest.raises(InputError, match="checkpoint"):
+            solve_kept(options, run, resume=True)
+    path.write_text(json.dumps(good))
+    solve_kept(options, run, resume=True)
+    for damage in ({"stages": []}, {"stages": 5}, {}):
+        (run.path / "result.json").write_text(json.dumps(damage))
+        with pytest.raises(InputError, match="is not the result of a solve"):
             solve_kept(options, run, resume=True)
 
 

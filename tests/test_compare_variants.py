@@ -76,7 +76,8 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Asked again with another first seed, it is that seed's run that is judged; without a control nothing is."""
+    """Asked again with another first seed, it is that seed's run that is judged; without a control nothing is.
+    A run that has lost the weights of a stage is refused."""
     monkeypatch.setitem(
         ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}), Variant("algorithm-1", {"gates": "ones"}))
     )
@@ -88,12 +89,6 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
     assert all(run.endswith(name) for name, run in judged.items())
     (row,) = compare_variants("ablations", replace(TINY, variants=("gates=ones",)), RunFolders(tmp_path, resume=True))
     assert row["turned"] is None
-
-
-def test_a_solved_run_without_its_stages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}),))
-    monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
-    (row,) = compare_variants("ablations", TINY, RunFolders(tmp_path))
     next((Path(row["runs"][0]) / "snapshots").iterdir()).unlink()
     with pytest.raises(InputError, match="has not the weights of every stage"):
         compare_variants("ablations", TINY, RunFolders(tmp_path, resume=True))
@@ -101,18 +96,8 @@ def test_a_solved_run_without_its_stages_is_refused(tmp_path: Path, monkeypatch:
 
 def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """From the command, with its figure; again with --resume nothing is made anew."""
-    command = [
-        "compare",
-        "--of",
-        "gates",
-        "--variants",
-        "gates=learned mask=causal",
-        "--sizes",
-        "8,4",
-        "--seeds",
-        "0:2",
-    ]
-    command += ["--steps", "80", "--batch", "200", "--eval-samples", "200", "--out", str(tmp_path), "--jobs", "1"]
+    command = "compare --of gates --sizes 8,4 --seeds 0:2 --steps 80 --batch 200 --eval-samples 200 --jobs 1".split()
+    command += ["--variants", "gates=learned mask=causal", "--out", str(tmp_path)]
     assert cli.main(command) == 0
     said = capsys.readouterr()
     assert "gates=learned mask=causal" in said.out

@@ -46,11 +46,16 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
         out = self.folder("bench")
         use_device("cpu", self.threads)
 
-        from internalize.bench.run import FULL, Sizes, all_measurements, asked_for, bench, chosen
+        from internalize.bench.profile import profile
+        from internalize.bench.run import FULL, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
         from internalize.commands.progress import ProgressDisplay
 
         if self.profile != "none":
-            return self._profile(Sizes().solve)
+            rows = profile(self.profile, Sizes().solve, self.seed)
+            if self.out is not None:
+                keep_profile(self.out, self.profile, rows)
+            self.show({"profile": self.profile, "rows": rows}, rows, ("function", "calls", "cpu_seconds", "share"))
+            return 0
         sizes = FULL if self.full else Sizes()
         measurements = chosen(all_measurements(sizes, self.seed, self.threads), self.only)
         if self.out is None:
@@ -65,18 +70,6 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
                 report=progress.show,
             )
         self.show(found, [shown(own.name, found[own.name]) for own in measurements], COLUMNS)
-        return 0
-
-    def _profile(self, n: int) -> int:
-        from internalize.bench.profile import profile
-
-        assert self.profile != "none"
-        rows = profile(self.profile, n, self.seed)
-        if self.out is not None:
-            from internalize.bench.run import keep_profile
-
-            keep_profile(self.out, self.profile, rows)
-        self.show({"profile": self.profile, "rows": rows}, rows, ("function", "calls", "cpu_seconds", "share"))
         return 0
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from internalize.commands.console import Flag, default_out, print_json, print_table
+from internalize.commands.console import Flag, default_out, print_json, print_table, say
 from internalize.counter import check_seed, parse_seeds
 from internalize.errors import InputError
 
@@ -176,3 +176,13 @@ class StudyOptions(RunOptions, JobsOption):
     def all_seeds(self) -> tuple[int, ...]:
         """Return the seeds of --seeds."""
         return parse_seeds(self.seeds or "0")
+
+    def show_study(
+        self, found: Json, shown: Callable[[Json], Json], columns: Sequence[str], lines: Sequence[str]
+    ) -> int:
+        """Print the rows and, on standard error, the lines and the runs that failed; return the exit status."""
+        if self.json or found["rows"]:
+            self.show(found, [shown(row) for row in found["rows"]], columns)
+        for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in found["failed"])):
+            say(line)
+        return 2 if found["failed"] else 0

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import tyro
 
 from internalize.commands.common_options import CORES, StudyOptions, command
-from internalize.commands.console import print_json, print_table, say
+from internalize.commands.console import say
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders, Runner
-from internalize.parity.experiments.curricula import CompareOptions
+from internalize.parity.experiments.curricula import CompareOptions, compare, compare_latency
 
 Study = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Study, tuple[str, ...]] = {
@@ -85,17 +85,10 @@ class Compare(StudyOptions):
             )
             rows = self._rows(options, folders, lines)
             lines += self._draw(rows, out)
-        if self.json:
-            print_json({"rows": rows, "failed": failed, "out": str(out)})
-        elif rows:
-            print_table([_shown(row) for row in rows], COLUMNS[self.study])
-        for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in failed)):
-            say(line)
-        return 2 if failed else 0
+        return self.show_study({"rows": rows, "failed": failed, "out": str(out)}, _shown, COLUMNS[self.study], lines)
 
     def _rows(self, options: CompareOptions, folders: RunFolders, lines: list[str]) -> list[dict[str, Any]]:
         from internalize.parity.experiments.ablations import compare_variants
-        from internalize.parity.experiments.curricula import compare, compare_latency
 
         match self.study:
             case "curricula":
@@ -119,10 +112,11 @@ class Compare(StudyOptions):
         if self.study == "latency":
             for n in dict.fromkeys(row["n"] for row in rows):
                 drawings[f"latency-n{n}"] = draw_latency([row for row in rows if row["n"] == n])
-        for row in rows if self.study == "gates" else ():
-            name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
-            drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
-            drawings[drawing.name] = drawing
+        else:
+            for row in rows:
+                name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
+                drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
+                drawings[drawing.name] = drawing
         return [f"drawn in {save(drawing.figure, out / 'figures', name)}" for name, drawing in drawings.items()]
 
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import tyro
 
-from internalize.commands.certify import print_certificates, status, violated_first
+from internalize.commands.certify import show_certificates, violated_first
 from internalize.commands.common_options import DeviceOptions, KeptOption, SeedOption, command
-from internalize.commands.console import print_json, say, use_device
+from internalize.commands.console import say, use_device
 
 
 @command
@@ -50,8 +50,4 @@ class LmCertify(KeptOption, SeedOption, DeviceOptions):
             certificates = violated_first(certify(world, names, progress.show))
             found = {"data": kept.data, "examples": len(kept.examples), "certificates": certificates}
             keep(found)
-        if self.json:
-            print_json(found)
-        else:
-            print_certificates(certificates)
-        return status(certificates)
+        return show_certificates(self, found)

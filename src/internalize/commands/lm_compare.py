@@ -7,9 +7,14 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from internalize.commands.common_options import CheckpointOption, DeviceOptions, StudyOptions, command
-from internalize.commands.console import print_json, print_table, say, use_device
+from internalize.commands.console import say, use_device
 from internalize.commands.lm_plan import PlanOptions
 from internalize.lm.options import LmMethod
+
+COLUMNS = (
+    *("budget", "method", "exact_match", "95 %", "word_match", "solved", "stages", "stage_steps", "steps", "tokens"),
+    *("tokens_per_answer", "steps_to_99", "seconds"),
+)
 
 
 @command
@@ -71,39 +76,15 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
                 finished=outcomes.append,
                 say=say,
             )
-        if self.json:
-            updates = {
-                "updates_trained": sum(outcome.trained for outcome in outcomes),
-                "updates_shared": sum(outcome.shared for outcome in outcomes),
-            }
-            print_json({"rows": rows, "failed": failed, "out": str(out), **updates})
-        elif rows:
-            _print(rows)
-        for failure in failed:
-            say(f"{failure['run']}: {failure['reason']}")
-        return 2 if failed else 0
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    """One line a row, the interval in one column."""
-    shown = [
-        {
-            **row,
-            "95 %": f"{row['exact_match_low']:.3f} … {row['exact_match_high']:.3f}",
-            "solved": f"{row['solved']}/{row['seeds']}",
+        updates = {
+            "updates_trained": sum(outcome.trained for outcome in outcomes),
+            "updates_shared": sum(outcome.shared for outcome in outcomes),
         }
-        for row in rows
-    ]
-    columns = (
-        "budget",
-        "method",
-        "exact_match",
-        "95 %",
-        "word_match",
-        "solved",
-        "stages",
-        "stage_steps",
-        "steps",
-        "tokens",
-    )
-    print_table(shown, (*columns, "tokens_per_answer", "steps_to_99", "seconds"))
+        found = {"rows": rows, "failed": failed, "out": str(out), **updates}
+        return self.show_study(found, _shown, COLUMNS, ())
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """One line of the table, the interval in one column."""
+    interval = f"{row['exact_match_low']:.3f} … {row['exact_match_high']:.3f}"
+    return {**row, "95 %": interval, "solved": f"{row['solved']}/{row['seeds']}"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
-from internalize.commands.console import Flag, print_json, print_table, say, use_device
+from internalize.commands.console import Flag, print_table, say, use_device
 from internalize.lm.options import CurriculumOptions
 
 if TYPE_CHECKING:
@@ -85,10 +85,11 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             if self.out is not None:
                 write_atomically(self.out / "answers.jsonl", _lines(subject, evaluation).encode())
             keep(evaluation.result)
-        if self.json:
-            print_json(evaluation.result)
-        else:
-            self._print(evaluation.result)
+        result = evaluation.result
+        if "stages" in result and not self.json:
+            print_table(result["stages"], tuple(result["stages"][0]))
+        rows = [{"": name.replace("_", " "), " ": value} for name, value in result.items() if name != "stages"]
+        self.show(result, rows, ("", " "))
         return 0
 
     def _config(self, subject: "Subject") -> dict[str, Any]:
@@ -103,12 +104,6 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             "dtype": self.dtype,
             "seed": self.seed,
         }
-
-    def _print(self, result: dict[str, Any]) -> None:
-        if "stages" in result:
-            print_table(result["stages"], tuple(result["stages"][0]))
-        rows = [{"": name.replace("_", " "), " ": value} for name, value in result.items() if name != "stages"]
-        print_table(rows, ("", " "))
 
 
 def _lines(subject: "Subject", evaluation: "Evaluation") -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
-from internalize.commands.console import print_json, print_table, print_text, say, use_device
+from internalize.commands.console import print_text, say, use_device
 
 
 @command
@@ -68,30 +68,15 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
                 drawing = draw_reading(result)
                 result["figure"] = str(save(drawing.figure, self.figure, drawing.name))
             keep(result)
-        if self.json:
-            print_json(result)
-        else:
-            print_table(_summary(result["rows"]), _COLUMNS)
-            for account in result["accounts"]:
-                print_text(_told(account))
+        self.show(result, _summary(result["rows"]), _COLUMNS)
+        for account in () if self.json else result["accounts"]:
+            print_text(_told(account))
         return 0
 
 
 _COLUMNS = (
-    "stage",
-    "hidden",
-    "step",
-    "level",
-    "chance",
-    "probe",
-    "layer",
-    "lens",
-    "error",
-    "agreement",
-    "attention",
-    "signal/noise",
-    "pull",
-    "of others",
+    *("stage", "hidden", "step", "level", "chance", "probe", "layer", "lens", "error", "agreement"),
+    *("attention", "signal/noise", "pull", "of others"),
 )
 
 

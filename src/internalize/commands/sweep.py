@@ -45,7 +45,8 @@ class _Cells(StudyOptions):
             runner = Runner(self.jobs, self.backend, self.address, attempts=3, report=progress.show)
             if self.out is None:
                 say(f"keeping the cells in {out}")
-            found = sweep(grid.settings, seeds, out, runner, stop_at_failure=self._stops, resume=self.resume)
+            stop = isinstance(self, SweepSolve) and self.stop_at_failure
+            found = sweep(grid.settings, seeds, out, runner, stop_at_failure=stop, resume=self.resume)
         found["left_out"] = len(grid.left_out) * len(seeds)
         self.show(found, [found], tuple(found))
         if found["failed"]:
@@ -53,10 +54,6 @@ class _Cells(StudyOptions):
                 f"{found['failed']} cells were refused; `internalize sweep show {out} --group-by status reason` says why"
             )
         return 1 if found["failed"] else 0
-
-    @property
-    def _stops(self) -> bool:
-        return False
 
 
 @command
@@ -72,10 +69,6 @@ class SweepSolve(_Cells):
     stop_at_failure: Flag[bool] = False
     """End a run with the first stage that is not recovered: quicker, where only success matters."""
     kind: ClassVar[Kind] = "solve"
-
-    @property
-    def _stops(self) -> bool:
-        return self.stop_at_failure
 
 
 @command
