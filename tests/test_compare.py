@@ -28,9 +28,8 @@ from internalize.storage.summaries import keep_rows, lower_median, over_seeds
 from tests.tiny import rewrite_metrics
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.0001, 0.1), steps=40, batch=100, eval_samples=200, repeats=3)
-ARGUMENTS = (
-    "--sizes 8,4 --seeds 0:2 --lr 0.0001 0.1 --steps 40 --batch 100 --eval-samples 200 --repeats 3 --jobs 1".split()
-)
+ARGUMENTS = ["--sizes", "8,4", "--seeds", "0:2", "--lr", "0.0001", "0.1", "--steps", "40", "--batch", "100"]
+ARGUMENTS += ["--eval-samples", "200", "--repeats", "3", "--jobs", "1"]
 PROMISED = """method optimizer n k seeds accuracy accuracy_low accuracy_high solved solved_low solved_high stages idle_stages
     steps_to_99 samples_to_99 seconds_to_99 passes passes_by_level latency_ms latency_ms_1000 seconds budget_samples lr runs"""
 
