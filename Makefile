@@ -2,7 +2,6 @@
 # `make` alone lists the targets.
 
 PYTHON ?= python3
-EXTRAS := dev,docs,lm,ray
 BIN := .venv/bin
 STAMP := .venv/installed
 
@@ -18,8 +17,8 @@ help:  ## list the targets
 
 install: $(STAMP)  ## build .venv (done by the others when needed)
 
-$(STAMP): pyproject.toml constraints.txt Makefile
-	$(PYTHON) tools/install.py $(EXTRAS)
+$(STAMP): pyproject.toml constraints.txt tools/install.py
+	$(PYTHON) tools/install.py
 
 paper: $(STAMP)  ## reproduce the paper into report/index.html (a minute on two cores)
 	$(BIN)/internalize paper --out report

@@ -209,24 +209,6 @@ def test_a_path_is_not_markup(tmp_path: Path, capsys):
 INTERNALIZE = [sys.executable, "-m", "internalize"]
 
 
-def test_a_reader_that_has_had_enough(tmp_path: Path):
-    """`| head -c 1` is no error; a full device is one, said in a line."""
-    cli.main([*TINY, "--out", str(tmp_path / "run")])
-    with subprocess.Popen(
-        [*INTERNALIZE, "runs", str(tmp_path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.wait() == 0
-        assert process.stderr.read() == ""
-    with Path("/dev/full").open("w") as full:
-        argv = [*INTERNALIZE, "runs", str(tmp_path), "--json"]
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "internalize: cannot write to standard output: No space left on device\n"
-
-
 def test_a_plain_terminal():
     """ASCII only: help, answers and mistakes come out all the same."""
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -96,18 +96,8 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
 
 def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """From the command, with its figure; again with --resume nothing is made anew."""
-    command = [
-        "compare",
-        "--of",
-        "gates",
-        "--variants",
-        "gates=learned mask=causal",
-        "--sizes",
-        "8,4",
-        "--seeds",
-        "0:2",
-    ]
-    command += ["--steps", "80", "--batch", "200", "--eval-samples", "200", "--out", str(tmp_path), "--jobs", "1"]
+    command = ["compare", "--of", "gates", "--variants", "gates=learned mask=causal"]
+    command += f"--sizes 8,4 --seeds 0:2 --steps 80 --batch 200 --eval-samples 200 --out {tmp_path} --jobs 1".split()
     assert cli.main(command) == 0
     said = capsys.readouterr()
     assert "gates=learned mask=causal" in said.out

@@ -64,7 +64,9 @@ def test_reuse_and_rebuild(tmp_path: Path):
     quick(out, said)
     (line,) = said
     assert str(weights) in line
-    assert line.endswith("making it again with the 1 that were trained together with it")
+    together = "making it again with the 1 that were trained together with it"
+    assert line.endswith(f"{together}; what was there is now seed-0.set-aside-1, seed-1.set-aside-1")
+    assert (first.with_name("seed-0.set-aside-1") / weights.name).read_bytes() == whole[:-5]
     assert weights.read_bytes() == whole  # to the same bits, because together with the same others
     assert Run(first).result["accuracy"] == 1.0
 
@@ -81,17 +83,33 @@ def test_reuse_and_rebuild(tmp_path: Path):
         check_parts_that_are_rebuilt(out)
     (second / "config.json").write_text("{}")
     (second / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match="holds 'thesis.tex', which is not ours"):
-        quick(out)
-    assert (second / "thesis.tex").read_text() == "mine"
+    quick(out)
+    (kept,) = second.parent.glob("seed-1.set-aside-*/thesis.tex")
+    assert kept.read_text() == "mine"
+    (second / "config.json").write_text("{}")
     with Run(first).locked(), pytest.raises(InputError, match="in use by another process"):
         quick(out)
+
+
+def test_another_first_seed_deletes_nothing(tmp_path: Path):
+    """Runs of other seeds stay as they are, or are renamed where the same folder is needed: none is lost."""
+    quick(tmp_path)
+    before = sorted(path.read_bytes() for path in tmp_path.rglob("result.json"))
+    reproduce(tmp_path, [EXPERIMENT], paper=OPTIONS, algorithm=TINY, processes=1, first_seed=1)
+    after = [path.read_bytes() for path in tmp_path.rglob("result.json")]
+    assert all(content in after for content in before)
+    assert len(after) > len(before)
 
 
 def check_parts_that_are_rebuilt(out: Path) -> None:
     """Of every kind of run: one that is missing or damaged is named in one line, made again, and nothing else is."""
     folder = out / "runs"
-    whole = {path: path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+
+    def contents() -> dict[Path, bytes]:
+        paths = (path for path in sorted(folder.rglob("*.safetensors")) if "set-aside" not in str(path))
+        return {path: path.read_bytes() for path in paths}
+
+    whole = contents()
     for damaged in (
         folder / "algorithm-1" / "seed-0" / "weights.safetensors",
         folder / "algorithm-1" / "seed-0" / "snapshots" / "step-00000002.safetensors",
@@ -111,7 +129,7 @@ def check_parts_that_are_rebuilt(out: Path) -> None:
         quick(out, said)
         (line,) = said
         assert line.startswith(f"{missing} is missing; making it again")
-    assert {path: path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))} == whole
+    assert contents() == whole
     said = []
     quick(out, said)
     assert said == []

@@ -1,6 +1,7 @@
 """Build .venv: all or nothing, one at a time. Called by make; needs nothing but Python.
 
-usage: install.py EXTRAS
+Packages are installed in pip's hash-checking mode (constraints.txt, written by lock.py), those that build ours included. Only
+torch is pinned by its version alone, so that a CPU build of it is accepted.
 
 The stamp is written last and holds the folder it was made in. Without it, or moved, or with an interpreter that no longer
 starts, the environment is built anew; with it, a changed pyproject.toml only adds to the environment. The lock is handed
@@ -16,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed"
-SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", ROOT / "Makefile")  # the Makefile says which extras
+SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__))
+TORCH = "torch==2.13.0"
 
 
 def sound() -> bool:
@@ -27,7 +29,7 @@ def sound() -> bool:
     return python.exists() and subprocess.run([python, "-c", ""], check=False).returncode == 0
 
 
-def main(extras: str) -> None:
+def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036  (make may have found an older one)
         sys.exit(f"internalize needs Python 3.11 or newer, found {sys.version.split()[0]}; set PYTHON=...")
     with (ROOT / ".install.lock").open("w") as lock:
@@ -43,13 +45,16 @@ def main(extras: str) -> None:
             return  # another make was faster
         STAMP.unlink(missing_ok=True)
         pip = (VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
-        run(*pip, "install", "--quiet", "--constraint", "constraints.txt", "--editable", f".[{extras}]")
+        install = (*pip, "install", "--quiet")
+        run(*install, "--require-hashes", "--no-deps", "--requirement", "constraints.txt")
+        run(*install, TORCH)
+        run(*install, "--no-deps", "--no-build-isolation", "--editable", ".")
         run(*pip, "check")
         STAMP.write_text(str(ROOT))
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1])
+        main()
     except subprocess.CalledProcessError as error:
         sys.exit(f"the install failed ({' '.join(map(str, error.cmd[:5]))} …); the next make begins it anew")

@@ -10,7 +10,8 @@ import torch
 from tests import mutants as broken
 from tests.faults import asking, load
 from tests.faults import numbers as tolerances
-from tools.results import DOCS, stored
+from tools.install import TORCH
+from tools.results import stored
 
 from internalize.bench import ratios
 from internalize.parity import ParityTree
@@ -44,8 +45,7 @@ def paper() -> Any:
 
 
 def torch_pinned() -> str:
-    (found,) = re.findall(r"^torch==(\S+)", (DOCS.parent / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    return found
+    return TORCH.removeprefix("torch==")
 
 
 def mutants() -> int:

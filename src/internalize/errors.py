@@ -6,6 +6,10 @@ WRONG: Final = 2
 """Exit status of a request that is refused."""
 BUG: Final = 70
 """Exit status of a bug of ours."""
+MACHINE: Final = 71
+"""Exit status if the machine or a library ended the work: no threads, no memory, a killed process."""
+NOT_WRITTEN: Final = 74
+"""Exit status if the work is done and stored, and the answer could not be written to standard output."""
 INTERRUPTED: Final = 130
 """Exit status after Ctrl-C or SIGTERM, with everything saved."""
 

@@ -1,7 +1,8 @@
 """The command line: the subcommands of ``commands/`` under one name.
 
 Exit status: 0 done and it holds; 1 done and it does not hold; 2 the request or its files are wrong, one line on standard
-error; 130 interrupted, state saved; 70 a bug of ours, with its traceback.
+error; 130 interrupted, state saved; 70 a bug of ours, with its traceback; 71 the machine or a library ended the work; 74 the
+answer could not be written to standard output.
 """
 
 import contextlib
@@ -22,10 +23,11 @@ import tyro
 from internalize.commands.bench import Bench
 from internalize.commands.certify import Certify
 from internalize.commands.compare import Compare
-from internalize.commands.console import quiet_stdout, say
+from internalize.commands.console import say
 from internalize.commands.lm import Lm
 from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
+from internalize.commands.process import leave, protect
 from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
 from internalize.commands.sweep import Sweep
@@ -75,17 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """The `internalize` command."""
+    protect()
     sys.excepthook = _report_bug
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be asked to end is to be interrupted
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # as standard error is: no terminal is too plain for an answer
     try:
-        sys.exit(main())
-    except BrokenPipeError:  # `internalize … | head`: the reader has had enough
-        quiet_stdout()
-        sys.exit(0)
+        status = main()
+    except SystemExit as stop:  # --help
+        status = stop.code if isinstance(stop.code, int) else 0
+    leave(status)
 
 
 _RENAMED: Final[dict[str, dict[str, str]]] = {

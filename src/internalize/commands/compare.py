@@ -112,11 +112,10 @@ class Compare(StudyOptions):
         if self.study == "latency":
             for n in dict.fromkeys(row["n"] for row in rows):
                 drawings[f"latency-n{n}"] = draw_latency([row for row in rows if row["n"] == n])
-        else:
-            for row in rows:
-                name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
-                drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
-                drawings[drawing.name] = drawing
+        for row in rows if self.study == "gates" else ():
+            name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
+            drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
+            drawings[drawing.name] = drawing
         return [f"drawn in {save(drawing.figure, out / 'figures', name)}" for name, drawing in drawings.items()]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import tyro
 
+from internalize.commands.process import check_threads
 from internalize.errors import InputError
 
 Flag = tyro.conf.FlagCreatePairsOff
@@ -32,18 +33,7 @@ def default_out(kind: str) -> Path:
 
 def print_text(text: str) -> None:
     """Text on standard output."""
-    try:
-        print(text, flush=True)  # noqa: T201
-    except BrokenPipeError:
-        raise  # a reader that has had enough is no error: `cli.run` ends quietly
-    except OSError as error:
-        quiet_stdout()
-        raise InputError(f"cannot write to standard output: {error.strerror}") from error
-
-
-def quiet_stdout() -> None:
-    """Let the interpreter flush into nothing when it exits, not once more into what has just failed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(text, flush=True)  # noqa: T201
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -74,9 +64,7 @@ def use_device(name: str, threads: int, dtype: str = "float32") -> str:
     """Make torch use that many threads, and return the device if it can be used here, in that precision."""
     import torch
 
-    if not 1 <= threads <= 1024:
-        raise InputError(f"threads={threads} is outside 1 … 1024")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(check_threads(threads))
     try:
         if torch.device(name).type not in ("cpu", "cuda", "mps"):
             raise InputError(f"device={name!r} is not cpu, cuda or mps")

@@ -110,16 +110,14 @@ class LmData(SeedOption):
             "levels_from": levels,
             "levels": max((len(set(example.levels or ())) for example in examples), default=0),
         }
-        if self.json:
-            listed = [{"file": p.file, "line": p.line, "reason": p.reason} for p in problems]
-            print_json({"file": str(path), **found, "bad": listed})
-            return 1 if problems else 0
-        if problems:
-            print_table([{"line": p.line, "reason": p.reason} for p in problems], ("line", "reason"))
+        bad = [{"file": p.file, "line": p.line, "reason": p.reason} for p in problems]
+        if bad and not self.json:
+            print_table(bad, ("line", "reason"))
         names = {
             "longest_chain": "steps of the longest chain",
             "levels_from": "levels by default from",
             "levels": "levels at most",
         }
-        print_table([{"": names.get(name, name), " ": value} for name, value in found.items()], ("", " "))
-        return 1 if problems else 0
+        rows = [{"": names.get(name, name), " ": value} for name, value in found.items()]
+        self.show({"file": str(path), **found, "bad": bad}, rows, ("", " "))
+        return 1 if bad else 0

@@ -104,12 +104,12 @@ def reproduce(
     again = (out / "index.html").exists()
     rebuilt: set[Path] = set()
     for job in plan.runs:
-        rebuilt |= _discarded_if_unusable(job, say, again=again)
+        rebuilt |= _set_aside_if_unusable(job, say, again=again)
     for job in plan.certificates:
         if plan.folder / job.subject in rebuilt and job.runs[0].path.exists():
-            job.runs[0].discard()  # it was about the run that is no longer there
+            job.runs[0].set_aside()  # it is about the run that was set aside
         else:
-            _discarded_if_unusable(job, say, again=again)
+            _set_aside_if_unusable(job, say, again=again)
     folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))
     for jobs in (plan.runs, plan.certificates):  # certificates are about finished runs
         folders.run_missing(jobs, "the same command goes on")
@@ -197,10 +197,11 @@ class ReproductionPlan:
         )
 
 
-def _discarded_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: bool) -> set[Path]:
-    """Remove a job's runs if one is missing, damaged or has other settings, and return their folders.
+def _set_aside_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: bool) -> set[Path]:
+    """Rename a job's runs if one is missing, unreadable or has other settings, and return their former folders.
 
-    All of them, because the last bits of each depend on the others. ``again``: they were all there once.
+    All of them, because the last bits of each depend on the others. ``again``: they were all there once. Nothing is deleted: a
+    read may have failed for a moment only, and a folder may hold somebody's own run.
     """
     missing = [run.path for run in job.runs if not run.exists]
     try:
@@ -213,9 +214,7 @@ def _discarded_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: b
     except InputError as error:
         others = len(job.runs) - 1
         together = f" with the {others} that were trained together with it" if others else ""
-        say(f"{error}; making it again{together}")
-        for run in job.runs:
-            if run.path.exists():
-                run.discard()
+        kept = [run.set_aside().name for run in job.runs if run.path.exists()]
+        say(f"{error}; making it again{together}{'; what was there is now ' * bool(kept)}{', '.join(kept)}")
         return {run.path for run in job.runs}
     return set()

@@ -18,6 +18,7 @@ Nothing is pickled. Reading takes no lock.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -173,13 +174,11 @@ class Run:
             write_json(self.path / "env.json", describe_environment())
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
 
-    def discard(self) -> None:
-        """Remove the folder and all that is in it, unless somebody writes it or it holds a file that is not ours."""
-        with self.locked():
-            if stranger := self._stranger():
-                raise InputError(f"{self.path} holds {stranger!r}, which is not ours; move it away, then try again")
-            with writing(self.path):
-                shutil.rmtree(self.path)
+    def set_aside(self) -> Path:
+        """Rename the folder, whatever is in it, so that another run can take its place. Refused while somebody writes it."""
+        with self.locked(), writing(self.path):
+            free = (self.path.with_name(f"{self.path.name}.set-aside-{number}") for number in itertools.count(1))
+            return self.path.rename(next(path for path in free if not path.exists()))
 
     def _stranger(self) -> str | None:
         """The name of a file that no run has."""

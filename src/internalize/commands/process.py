@@ -1,0 +1,106 @@
+"""What our process owes its caller: streams whose loss does no harm, and a status that only we decide.
+
+Losing standard error changes nothing. Losing standard output changes the status at most: the work is finished and stored.
+A library that ends the process by itself (OpenMP does, with status 1, when it cannot start a thread) must not be taken for a
+verdict, so every end that is not ours has the status `MACHINE`. docs/contract.md lists all of them.
+"""
+
+import contextlib
+import ctypes
+import io
+import os
+import sys
+import threading
+from collections.abc import Generator
+from typing import NoReturn
+
+from internalize.errors import MACHINE, NOT_WRITTEN, InputError
+
+
+class LossTolerantStream(io.TextIOWrapper):
+    """A text stream that continues into nothing after the first failed write and keeps the error in `lost`."""
+
+    lost: OSError | None = None
+
+    def write(self, text: str, /) -> int:
+        """Write ``text`` while anybody can receive it."""
+        with self._tolerate_loss():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what is buffered, likewise."""
+        with self._tolerate_loss():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _tolerate_loss(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.lost = self.lost or error
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self.fileno())  # also for what is still buffered and for what C libraries write
+            os.close(nothing)
+
+
+def protect() -> None:
+    """Let standard output and standard error be lost, and no library choose the status. For processes of the command only."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        closed: OSError | None = None
+        try:
+            os.fstat(number)
+        except OSError as error:
+            closed = error
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, so that no file of ours becomes a stream
+        if name == "stdin":
+            continue
+        before = getattr(sys, name)
+        stream = LossTolerantStream(
+            open(number, "wb", closefd=False),  # noqa: SIM115  (a descriptor, open as long as the process)
+            encoding=before.encoding if before else "utf-8",
+            errors="backslashreplace",  # no terminal is too plain for an answer
+            line_buffering=name == "stderr" or (before is not None and before.isatty()),
+        )
+        stream.lost = closed
+        setattr(sys, name, stream)
+    _end_later_with(MACHINE)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process with this status, or with `NOT_WRITTEN` if there is an answer that could not be written."""
+    sys.stdout.flush()
+    lost = sys.stdout.lost if isinstance(sys.stdout, LossTolerantStream) else None
+    unread = isinstance(lost, BrokenPipeError)  # `internalize … | head`: the reader has had enough
+    if lost and not unread and status in (0, 1):
+        print(f"internalize: cannot write to standard output: {lost.strerror}", file=sys.stderr)  # noqa: T201
+        status = NOT_WRITTEN
+    sys.stderr.flush()
+    _end_later_with(status)
+    sys.exit(status)
+
+
+def check_threads(count: int) -> int:
+    """Return ``count`` if this process can start that many threads now. OpenMP would end the process, or crash, if it cannot."""
+    if not 1 <= count <= 1024:
+        raise InputError(f"threads={count} is outside 1 … 1024")
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        raise InputError(f"threads={count}: the machine lets this process start {len(started)} more threads") from None
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
+    return count
+
+
+def _end_later_with(status: int) -> None:
+    """Let exit() of the C library end with ``status``, whoever calls it. The latest call of this function decides."""
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(ctypes.cast(libc._exit, ctypes.c_void_p), ctypes.c_void_p(status), None)

@@ -1,0 +1,100 @@
+"""Lost streams and libraries that end the process: what becomes of the work and of the status."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from internalize.errors import BUG, MACHINE, NOT_WRITTEN, WRONG
+
+TRAIN = "train --n 8 --k 4 --steps 300 --batch 50 --eval-samples 50 --eval-every 5 --json"
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash, in which ``internalize`` is the command."""
+    script = f'set -o pipefail; internalize() {{ "{sys.executable}" -m internalize "$@"; }}; {line}'
+    return subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("streams", "status"),
+    [
+        ("2> >(head -1 > /dev/null)", 0),
+        ("2>&-", 0),
+        ("2>/dev/full", 0),
+        ("2>&1 | head -1 > /dev/null", 0),
+        (">&-", NOT_WRITTEN),
+        ("> /dev/full", NOT_WRITTEN),
+        ("<&- >&- 2>&-", NOT_WRITTEN),
+    ],
+)
+def test_a_lost_stream_does_not_stop_the_work(streams: str, status: int, tmp_path: Path) -> None:
+    done = shell(f"internalize {TRAIN} --out run {streams}", tmp_path)
+    assert done.returncode == status
+    stored = json.loads((tmp_path / "run/result.json").read_text())
+    if streams.startswith("2>") and "|" not in streams:
+        assert json.loads(done.stdout) == stored
+    if "2>" not in streams:
+        assert done.stderr.splitlines()[-1].startswith("internalize: cannot write to standard output: ")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_lost_stream_does_not_stop_processes(jobs: int, tmp_path: Path) -> None:
+    done = shell(f"internalize sweep solve n=8 k=4 --seeds 0:3 --json --jobs {jobs} --out run 2> >(true)", tmp_path)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["done"] == 3
+    assert pl.read_parquet(tmp_path / "run/cells/*.parquet").height == 3
+
+
+@pytest.mark.parametrize("streams", ["", "2>&-", "2>/dev/full", ">&-", "> /dev/full"])
+def test_a_refusal_keeps_its_status(streams: str, tmp_path: Path) -> None:
+    assert shell(f"internalize train --n 0 {streams}", tmp_path).returncode == WRONG
+
+
+def test_the_verdict_outlives_an_impatient_reader(tmp_path: Path) -> None:
+    """A failed `solve` has status 1, whether or not anybody reads why."""
+    assert shell("internalize solve --preset paper --n 8 --k 4 | true", tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("ctypes.CDLL(None).exit(1)", MACHINE),  # as OpenMP does when it cannot start a thread
+        ("leave(1)", 1),
+        ("leave(0)", 0),
+        ("cli._report_bug(ValueError, ValueError(), None)", BUG),
+    ],
+)
+def test_only_we_decide_the_status(ending: str, status: int) -> None:
+    code = f"import ctypes; from internalize.commands import cli; from internalize.commands.process import *; protect(); {ending}"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == status
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_threads_that_cannot_start_are_a_refusal(tmp_path: Path) -> None:
+    """A preloaded library refuses every thread after the third, as a limit on the number of processes would."""
+    (tmp_path / "few.c").write_text(FEW_THREADS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "few.so", "few.c", "-ldl"], cwd=tmp_path, check=True)
+    for command in ("certify --n 8 --k 4", "solve --n 8 --k 4", "train --n 8 --k 4 --steps 2"):
+        done = shell(f"export LD_PRELOAD=$PWD/few.so; internalize {command} --threads 16 --json --out run", tmp_path)
+        assert (done.returncode, done.stdout) == (WRONG, "")
+        assert done.stderr.count("\n") == 1
+        assert "threads=16: the machine lets this process start" in done.stderr
+
+
+FEW_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+static int started;
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *argument) {
+  static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  if (!real) real = dlsym(RTLD_NEXT, "pthread_create");
+  return ++started > 3 ? EAGAIN : real(thread, attr, run, argument);
+}
+"""
