@@ -65,6 +65,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         ("solve --oracle random", "oracle=random and oracle_error=0.0"),
         ("solve --preset paper --samples 5", "the paper's preset sets both"),
         ("solve --threads 0", "threads=0"),
+        ("predict --seed -1", "seed=-1"),
         ("predict --n 3", "n=3 is less than k=16"),
         ("predict --samples -1", "samples=-1"),
         ("predict --epsilon 0", "epsilon=0"),
@@ -304,7 +305,7 @@ COMMANDS = {
     "lm certify RUN": "json out seed device threads",
     "lm compare": "json out seeds resume jobs device threads",
 }
-COMMON = {"out": "x", "seed": "3", "seeds": "0:2", "device": "cuda", "threads": "7", "jobs": "3"}
+COMMON = {"out": "x", "seed": "3", "seeds": "0:2", "device": "cuda", "threads": "999", "jobs": "999"}
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -196,7 +196,6 @@ class SolveOptions(StepOptions):
     """Samples held at once. Default: about 32 MB of states."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
         StepOptions.__post_init__(self)
         check_seed(self.seed)
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
