@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from safetensors.torch import load, save
 
 from internalize.commands import cli
 from internalize.commands.console import default_out
+from internalize.errors import InputError
 from internalize.parity.adamw import train as train_module
 from internalize.storage.runs import Run
 
@@ -29,36 +32,78 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["train", "--k", "12"], "k=12 is not a power of two"),
-        (["train", "--k", "64"], "n=30 is less than k=64"),
-        (["train", "--n", "0", "--k", "0"], "k=0"),
-        (["train", "--steps", "-1"], "steps=-1 must be at least 0"),
-        (["train", "--steps", "many"], "--steps"),
-        (["train", "--curriculum", "linear"], "'linear'"),
-        (["train", "--lr", "nan"], "lr=nan"),
-        (["train", "--link", "sine"], "link 'sine'"),
-        (["train", "--seed", "-1"], "seed=-1"),
-        (["train", "--seeds", "5:2"], "seeds='5:2'"),
-        (["train", "--device", "quantum"], "device='quantum' cannot be used"),
-        (["train", "--device", "meta"], "device='meta' is not cpu, cuda or mps"),
-        (["train", "--threads", "99999999999"], "threads=99999999999"),
-        (["train", "--batch", "1000000000000"], "batch=1000000000000"),
-        (["train", "--n", "4000000", "--eval-samples", "1000000"], "GiB, and this machine has"),
-        (["train", "--seeds", "0:10000000000"], "more than 100000"),
-        (["train", "--seed", "5", "--seeds", "0:2"], "not both"),
-        (["train", "--resume"], "--resume needs --out"),
-        (["solve", "--resume"], "--resume needs --out"),
-        (["train", "--chunk", "3"], "belong to icot"),
-        (["train", "--stepz", "3"], "--stepz"),
-        (["trian"], "trian"),
-        ([], "train"),
-        (["runs", "nowhere"], "nowhere is not a folder"),
-        (["runs", ".", "--where", "n"], "where='n' is not of the form"),
+        ("train --k 12", "k=12 is not a power of two"),
+        ("train --k 64", "n=30 is less than k=64"),
+        ("train --n 0 --k 0", "k=0"),
+        ("train --steps -1", "steps=-1 must be at least 0"),
+        ("train --steps many", "--steps"),
+        ("train --curriculum linear", "'linear'"),
+        ("train --lr nan", "lr=nan"),
+        ("train --link sine", "link 'sine'"),
+        ("train --seed -1", "seed=-1"),
+        ("train --seeds 5:2", "seeds='5:2'"),
+        ("train --device quantum", "device='quantum' cannot be used"),
+        ("train --device meta", "device='meta' is not cpu, cuda or mps"),
+        ("train --threads 99999999999", "threads=99999999999"),
+        ("train --batch 1000000000000", "batch=1000000000000"),
+        ("train --n 4000000 --eval-samples 1000000", "GiB, and this machine has"),
+        ("train --seeds 0:10000000000", "more than 100000"),
+        ("train --seed 5 --seeds 0:2", "not both"),
+        ("train --resume", "--resume needs --out"),
+        ("solve --resume", "--resume needs --out"),
+        ("train --chunk 3", "belong to icot"),
+        ("train --stepz 3", "--stepz"),
+        ("trian", "trian"),
+        ("", "train"),
+        ("runs nowhere", "nowhere is not a folder"),
+        ("runs . --where n", "where='n' is not of the form"),
+        ("solve --k 3", "k=3"),
+        ("solve --samples 0", "samples=0 is outside 1"),
+        ("solve --K nan", "K=nan"),
+        ("solve --grid 2", "--grid"),
+        ("solve --grid 1 --K 2.5", "K=2.5 is not a whole number"),
+        ("solve --oracle random", "oracle=random and oracle_error=0.0"),
+        ("solve --preset paper --samples 5", "the paper's preset sets both"),
+        ("solve --threads 0", "threads=0"),
+        ("predict --seed -1", "seed=-1"),
+        ("predict --n 3", "n=3 is less than k=16"),
+        ("predict --samples -1", "samples=-1"),
+        ("predict --epsilon 0", "epsilon=0"),
+        ("predict --epsilon 1e-6", "epsilon=1e-06 is outside"),
+        ("solve --preset paper --epsilon 1000", "epsilon=1000"),
+        ("solve --preset paper --epsilon 16", "epsilon=16: n^(2+ε) = 3.87e+26 samples are more than"),
+        ("solve --n 1000000 --k 524288 --samples 1 --K 20", "in level form need about"),
+        ("predict --n 10000000000 --k 2", "n=10000000000, k=2 need about"),
+        ("solve --K 1e308", "K=1e+308 is outside"),
+        ("solve --samples 99999999999999999999999", "samples=99999999999999999999999"),
+        ("predict --oracle random --oracle-error 1e200", "oracle_error=1e+200"),
+        ("predict --link sine", "link 'sine'"),
+        ("predict --grid none", "grid=none is not 1 or K"),
+        ("solve --curriculum cot --gates ones", "mask=level, gates=ones: the one-layer model of --curriculum"),
+        ("solve --n 12 --k 12", "k=12 is not a power of two"),
+        ("predict --k 12", "k=12 is not a power of two"),
+        ("solve --chunk 0", "chunk=0 is outside 1"),
+        ("solve --seed -1", "seed=-1 is outside"),
+        ("solve --epsilon 0", "epsilon=0.0 is outside"),
+        ("solve --K 0", "K=0.0 is outside"),
+        ("predict --K -1", "K=-1.0 is outside 0 … 10000"),
+        ("predict --grid 1 --K 2.5", "K=2.5 is not a whole number"),
+        ("predict --oracle random", "do not go together"),
+        ("predict --oracle-error 0.1", "do not go together"),
+        ("predict --oracle random --oracle-error -1", "oracle_error=-1.0 is outside"),
+        ("solve --preset paper --K 3", "the paper's preset sets both from epsilon"),
+        ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: the one-layer model"),
+        ("certify --only theorem-2", "there is no statement 'theorem-2'; there are barrier"),
+        ("certify --run nowhere", "nowhere is not a run folder"),
+        ("certify --k 5", "k=5"),
+        ("certify --epsilon -1", "epsilon=-1"),
+        ("certify --epsilon 1000", "epsilon=1000"),
+        ("certify --threads 0", "threads=0"),
     ],
 )
-def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_one_line_and_status_2(argv: str, words: str, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(argv) == 2
+    assert cli.main(argv.split()) == 2
     assert words in said(capsys)
     assert not list(tmp_path.iterdir())  # and nothing was made
 
@@ -114,8 +159,13 @@ def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
     (tensors,) = (tmp_path / "run" / "checkpoint").glob("*.safetensors")
     place, whole = tensors.with_suffix(".json"), tensors.read_bytes()
     good = json.loads(place.read_text())
-    resume = [*TINY, "--out", str(tmp_path / "run"), "--resume"]
     metrics = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+
+    def refused(words: str) -> None:
+        assert cli.main([*TINY, "--out", str(tmp_path / "run"), "--resume"]) == 2
+        assert words in said(capsys)
+        assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics  # nothing was cut before all was found good
+
     for change in (
         {"stage": 99},
         {"stage": "x"},
@@ -125,8 +175,7 @@ def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
         {"step": 7},
     ):
         place.write_text(json.dumps({**good, **change}))
-        assert cli.main(resume) == 2, change
-        assert "is damaged" in said(capsys)
+        refused("is damaged")
     place.write_text(json.dumps(good))
     loaded = load(whole)
     for change in (
@@ -136,16 +185,11 @@ def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
         {"W9": torch.zeros(1)},
     ):
         tensors.write_bytes(save({**loaded, **change}))
-        assert cli.main(resume) == 2, change
-        assert "has not the tensors" in said(capsys)
+        refused("has not the tensors")
     tensors.write_bytes(save({name: value for name, value in loaded.items() if name != "W1.step"}))
-    assert cli.main(resume) == 2
-    assert "has not the tensors" in said(capsys)
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics  # nothing was cut before all was found good
+    refused("has not the tensors")
     tensors.write_bytes(whole[:50])
-    assert cli.main(resume) == 2
-    assert str(tensors) in said(capsys)
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics
+    refused(str(tensors))
 
 
 def test_json_is_one_object(tmp_path: Path, capsys):
@@ -198,14 +242,13 @@ def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch, capsys):
 
 
 def test_help_does_not_import_torch():
-    for argv in (["--help"], ["train", "--help"], ["runs", "--help"]):
+    for argv in (["--help"], ["train", "--help"], ["compare", "--help"]):
         code = f"""
 import sys
 from internalize.commands import cli
-from internalize.commands.console import default_out
 try: cli.main({argv!r})
 except SystemExit as stop: assert stop.code == 0
-assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
+assert not {{'torch', 'numpy', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -215,7 +258,6 @@ assert not {{'torch', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy import
 def test_a_bug_is_a_traceback_and_status_70():
     code = """
 from internalize.commands import cli
-from internalize.commands.console import default_out
 cli.parse = lambda argv: 1 / 0
 cli.run()
 """
@@ -254,3 +296,47 @@ def test_former_names_of_options_still_work(old: str, new: str, capsys: pytest.C
         cli.parse([*new.split("--")[0].split(), "--help"])
     former = old.split("--")[1].replace("=", " ").split()[0]
     assert f"--{former} " not in capsys.readouterr().out
+
+
+COMMANDS = {
+    "train": "json out seed seeds resume device threads",
+    "solve": "json out seed seeds resume device threads",
+    "predict": "json out seed",
+    "certify": "json out seed threads",
+    "compare": "json out seeds resume jobs",
+    "sweep solve": "json out seeds resume jobs",
+    "sweep train": "json out seeds resume jobs",
+    "sweep show STORE": "json",
+    "bench": "json out seed resume threads",
+    "paper": "json out seed jobs",
+    "runs .": "json",
+    "lm data": "json out seed",
+    "lm plan": "json out seed",
+    "lm train": "json out seed seeds resume device threads",
+    "lm eval --model M": "json out seed device threads",
+    "lm probe RUN": "json out seed device threads",
+    "lm certify RUN": "json out seed device threads",
+    "lm compare": "json out seeds resume jobs device threads",
+}
+COMMON = {"out": "x", "seed": "3", "seeds": "0:2", "device": "cuda", "threads": "999", "jobs": "999"}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_common_options(words: str):
+    """Each is taken where it is promised, and only there."""
+    command = cli.parse(words.split())
+    for name in ("json", "resume", *COMMON):
+        argv = [*words.split(), f"--{name}", *([COMMON[name]] if name in COMMON else [])]
+        if name in COMMANDS[words].split():
+            assert cli.parse(argv) != command
+        else:
+            with pytest.raises(InputError, match=f"--{name}"):
+                cli.parse(argv)
+
+
+def test_an_option_is_described_once():
+    """A command inherits the common options; it repeats no description of one."""
+    texts = [path.read_text() for path in Path(cli.__file__).parent.glob("*.py")]
+    descriptions = re.findall(r'^    \w+: [^\n]*\n    """(.*?)"""', "\n".join(texts), re.MULTILINE | re.DOTALL)
+    assert len(descriptions) > 60
+    assert [text for text, count in Counter(descriptions).items() if count > 1] == []

@@ -103,23 +103,3 @@ def test_a_foreign_folder_that_is_not_as_the_contract_has_it(tmp_path: Path, cap
     del good["n"]
     (run.path / "config.json").write_text(json.dumps(good))
     assert cli.main(["certify", "--run", str(run.path)]) == 2
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--only", "theorem-2"], "there is no statement 'theorem-2'; there are barrier"),
-        (["--run", "nowhere"], "nowhere is not a run folder"),
-        (["--k", "5"], "k=5"),
-        (["--epsilon", "-1"], "epsilon=-1"),
-        (["--epsilon", "1000"], "epsilon=1000"),
-        (["--threads", "0"], "threads=0"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(argv: list[str], words: str, tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["certify", *argv]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert words in line

@@ -76,7 +76,8 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Asked again with another first seed, it is that seed's run that is judged; without a control nothing is."""
+    """Asked again with another first seed, it is that seed's run that is judged; without a control nothing is.
+    A run that has lost the weights of a stage is refused."""
     monkeypatch.setitem(
         ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}), Variant("algorithm-1", {"gates": "ones"}))
     )
@@ -88,12 +89,6 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
     assert all(run.endswith(name) for name, run in judged.items())
     (row,) = compare_variants("ablations", replace(TINY, variants=("gates=ones",)), RunFolders(tmp_path, resume=True))
     assert row["turned"] is None
-
-
-def test_a_solved_run_without_its_stages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}),))
-    monkeypatch.setattr(certificates, "certify", partial(certificates.certify, only=["gating"]))
-    (row,) = compare_variants("ablations", TINY, RunFolders(tmp_path))
     next((Path(row["runs"][0]) / "snapshots").iterdir()).unlink()
     with pytest.raises(InputError, match="has not the weights of every stage"):
         compare_variants("ablations", TINY, RunFolders(tmp_path, resume=True))

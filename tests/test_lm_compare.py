@@ -138,7 +138,7 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     methods = ("log-icot", "cot", "none")
     asked: dict[str, Any] = {**TINY.__dict__, "method": "icot"}
     options = PlanOptions(**asked)
-    command = LmCompare(options, methods, seeds="3", jobs=1, out=out, json=True)
+    command = LmCompare(options=options, methods=methods, seeds="3", jobs=1, out=out, json=True)
     with Run(out / "tokens" / "none" / "seed-3").locked():
         assert command() == 2
     said = capsys.readouterr()

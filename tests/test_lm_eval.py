@@ -42,7 +42,7 @@ def test_eval_says_what_the_contract_says(folder, tmp_path, capsys, monkeypatch)
         raise AssertionError("no network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert LmEval(folder, examples=20, stages="all", chain=True, out=tmp_path / "out", json=True)() == 0
+    assert LmEval(model=folder, examples=20, stages="all", chain=True, out=tmp_path / "out", json=True)() == 0
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {
         *("exact_match", "exact_match_low", "exact_match_high", "word_match", "examples"),
@@ -60,7 +60,7 @@ def test_eval_says_what_the_contract_says(folder, tmp_path, capsys, monkeypatch)
     assert len(rows) == 20
     assert sum(row["right"] for row in rows) / 20 == found["exact_match"]
     assert all(row["right"] == (row["generated"] == row["answer"]) for row in rows)
-    assert LmEval(folder, examples=20)() == 0
+    assert LmEval(model=folder, examples=20)() == 0
     assert "exact match" in capsys.readouterr().out
 
 

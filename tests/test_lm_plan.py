@@ -164,17 +164,9 @@ def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, re
     lines = [f"{i} {'x ' * (i % 5)}||{'<<1+1=2>> ' * (1 + i % 4)}#### {i}" for i in range(90)]
     file = tmp_path / "data.txt"
     file.write_text("\n".join(lines) + "\n")
-    options = replace(
-        TINY,
-        data=str(file),
-        batch=72,
-        eval_examples=9,
-        test_examples=9,
-        removal="delete",
-        replay_of=replay_of,
-        smoothing=1.0,
-    )
-    options = replace(options, advance="epochs", stages_per_epoch=0.05, first_epochs=10, levels="steps")
+    options = replace(TINY, data=str(file), batch=72, eval_examples=9, test_examples=9, levels="steps")
+    options = replace(options, removal="delete", replay_of=replay_of, smoothing=1.0)
+    options = replace(options, advance="epochs", stages_per_epoch=0.05, first_epochs=10)
     planned = plan(options, ["log-icot"]).methods[0]  # 72 examples are left to train on: an update is an epoch
     work = Internalization(replace(options, method="log-icot"))
     assert [stage.steps for stage in planned.stages] == [30, 20, 20]
@@ -191,9 +183,7 @@ def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, re
 def test_published_schedule():
     # Deng et al., 4 × 4 digits: 808 000 examples in batches of 32, 46 tokens of chain, 8 an epoch.
     options = LmTrainOptions(method="icot", removal="delete", advance="epochs", stages_per_epoch=8, batch=32)
-    begins = stage_begins(options, 47, 808_000 // 32)
-    assert 808_000 // 32 == 25_250
-    assert begins == [3_156 * stage for stage in range(48)]
+    assert stage_begins(options, 47, 808_000 // 32) == [3_156 * stage for stage in range(48)]
 
 
 def test_published_multiplication_has_46_removals():
@@ -292,7 +282,7 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
     config = LlamaConfig(num_hidden_layers=2)  # the layers of a 7-billion-parameter model
     config.save_pretrained(tmp_path)
     options = PlanOptions(data="parity:n=8,k=4", model=str(tmp_path / "config.json"), batch=4, eval_examples=4)
-    assert LmPlan(replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
+    assert LmPlan(options=replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "kept" / "plan.json").read_text())
     assert [row["method"] for row in found["methods"]] == ["icot", "icot-steps", "log-icot", "adaptive"]
@@ -305,18 +295,18 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
 def test_tables(capsys: pytest.CaptureFixture[str]):
     options = PlanOptions(**{name: getattr(TINY, name) for name in ("data", "layers", "width", "heads", "batch")})
     options = replace(options, eval_examples=4, test_examples=4)
-    assert LmPlan(options)() == 0
+    assert LmPlan(options=options)() == 0
     shown = capsys.readouterr()
     expected = ["method", "icot", "icot-steps", "log-icot", "adaptive"]
     assert [line.split()[0] for line in shown.out.splitlines()[:5]] == expected
     assert "icot, icot-steps, log-icot: an upper bound" in shown.err
-    assert LmPlan(replace(options, advance="steps"))() == 0  # which adaptive does not go with
+    assert LmPlan(options=replace(options, advance="steps"))() == 0  # which adaptive does not go with
     assert "adaptive" not in capsys.readouterr().out
-    assert LmPlan(options, methods=("cot",), json=True)() == 0
+    assert LmPlan(options=options, methods=("cot",), json=True)() == 0
     one = json.loads(capsys.readouterr().out)
     assert {"stages", "tokens", "flops", "steps", "gpu_hours"} <= one.keys()
     assert one["stages"] == one["methods"][0]["stages"]
-    assert LmPlan(options, methods=("log-icot",))() == 0
+    assert LmPlan(options=options, methods=("log-icot",))() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("stage  hidden steps")
     assert lines[1].startswith("1 ")

@@ -1,19 +1,16 @@
 """`internalize bench`."""
 
-import os
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from internalize.commands.console import Flag, default_out, print_json, print_table, say, use_device
-from internalize.counter import check_seed
+from internalize.commands.common_options import CORES, RunOptions, SeedOption, ThreadsOption, command
+from internalize.commands.console import Flag, say, use_device
 from internalize.errors import InputError
 
 COLUMNS = ("measurement", "median", "spread", "CPU", "repeats", "goal", "met", "what")
 
 
-@dataclass(frozen=True)
-class Bench:
+@command
+class Bench(RunOptions, SeedOption, ThreadsOption):
     """Measure speed and memory, as ratios of times from one run: against the machine, against plain PyTorch, against CoT.
 
     Each is measured several times, its two sides one directly after the other; the median by the clock is shown with the smallest
@@ -39,34 +36,28 @@ class Bench:
     profile: Literal["none", "solve", "train"] = "none"
     """In place of ratios: where the CPU time goes, function by function, on one thread; of solve at n = 1024. Kept in
     --out, if that is given."""
-    seed: int = 0
-    """Decides secret sets and samples."""
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = CORES
     """Threads of one process, of both sides of every ratio. An answer's latency is of one."""
-    out: Path | None = None
-    """Folder for bench.json, the repeats and profiles. Without it, a new one below runs/."""
-    resume: Flag[bool] = False
-    """Go on with the bench in --out."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Measure, show, keep."""
-        check_seed(self.seed)
         if not 1 <= self.repeats <= 1000:
             raise InputError(f"repeats={self.repeats} is outside 1 … 1000")
-        if self.resume and self.out is None:
-            raise InputError("--resume needs --out: the folder of the bench to continue")
+        out = self.folder("bench")
         use_device("cpu", self.threads)
 
-        from internalize.bench.run import FULL, Sizes, all_measurements, asked_for, bench, chosen
+        from internalize.bench.profile import profile
+        from internalize.bench.run import FULL, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
         from internalize.commands.progress import ProgressDisplay
 
         if self.profile != "none":
-            return self._profile(Sizes().solve)
+            rows = profile(self.profile, Sizes().solve, self.seed)
+            if self.out is not None:
+                keep_profile(self.out, self.profile, rows)
+            self.show({"profile": self.profile, "rows": rows}, rows, ("function", "calls", "cpu_seconds", "share"))
+            return 0
         sizes = FULL if self.full else Sizes()
         measurements = chosen(all_measurements(sizes, self.seed, self.threads), self.only)
-        out = self.out or default_out("bench")
         if self.out is None:
             say(f"keeping the repeats in {out}")
         with ProgressDisplay("bench") as progress:
@@ -78,25 +69,7 @@ class Bench:
                 resume=self.resume,
                 report=progress.show,
             )
-        if self.json:
-            print_json(found)
-        else:
-            print_table([shown(own.name, found[own.name]) for own in measurements], COLUMNS)
-        return 0
-
-    def _profile(self, n: int) -> int:
-        from internalize.bench.profile import profile
-
-        assert self.profile != "none"
-        rows = profile(self.profile, n, self.seed)
-        if self.out is not None:
-            from internalize.bench.run import keep_profile
-
-            keep_profile(self.out, self.profile, rows)
-        if self.json:
-            print_json({"profile": self.profile, "rows": rows})
-        else:
-            print_table(rows, ("function", "calls", "cpu_seconds", "share"))
+        self.show(found, [shown(own.name, found[own.name]) for own in measurements], COLUMNS)
         return 0
 
 

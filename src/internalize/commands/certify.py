@@ -1,13 +1,15 @@
 """`internalize certify`."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from internalize.commands.console import Flag, print_json, print_table, say, use_device
+from internalize.commands.common_options import CommonOptions, KeptOption, SeedOption, ThreadsOption, command
+from internalize.commands.console import say, use_device
 from internalize.errors import InputError
-from internalize.parity.options import SolveOptions, check_epsilon
+from internalize.parity.options import SolveOptions, TreeOptions, check_epsilon
 
 if TYPE_CHECKING:
     from internalize.certificate import Certificate
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 ORDER = ("violated", "holds", "vacuous", "not applicable")
 
 
-@dataclass(frozen=True)
-class Certify:
+@command
+class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
     """Check the paper statement by statement: what it bounds, with explicit constants, against what is measured.
 
     On a model that Algorithm 1 makes here and now, or on the weights of a run folder (--run), whoever made them. A statement
@@ -31,10 +33,6 @@ class Certify:
       $ internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
     """
 
-    n: int = 30
-    """Number of input bits."""
-    k: int = 16
-    """Size of the secret set, a power of two."""
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
     epsilon: float | None = None
@@ -43,39 +41,21 @@ class Certify:
     """Certify the weights of this run folder; n, k, link and seed are then its own."""
     only: tuple[str, ...] = ()
     """Names of the statements to check. Default: all."""
-    seed: int = 0
-    """Decides the secret set, the samples and what is sampled here."""
-    out: Path | None = None
-    """Run folder to keep the certificates in. Without it, nothing is written."""
-    threads: int = 1
-    """Threads of this process."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Check, show, keep."""
         from internalize.parity.certificates import certify
-        from internalize.storage.runs import Run, begin_runs
 
         use_device("cpu", self.threads)
         world = self._world()
-        certificates = violated_first(certify(world, self.only or None))
-        found = {"certificates": certificates}
-        if self.out is not None:
-            config = {**asdict(self), "run": str(self.run) if self.run else None}
-            if self.run is not None:
-                own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
-                config |= {**own, "epsilon": world.epsilon}
-            for name in ("out", "json", "threads"):
-                del config[name]
-            kept = Run(self.out)
-            with begin_runs([kept], "certify", [config], resume=True):
-                kept.finish(found)
-        if self.json:
-            print_json(found)
-        else:
-            print_certificates(certificates)
-        return status(certificates)
+        found = {"certificates": violated_first(certify(world, self.only or None))}
+        config = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
+        if self.run is not None:
+            own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
+            config |= {**own, "run": str(self.run), "epsilon": world.epsilon}
+        with self.keeping("certify", config) as keep:
+            keep(found)
+        return show_certificates(self, found)
 
     def _world(self) -> "World":
         from internalize.parity.certificates import World
@@ -97,16 +77,14 @@ def violated_first(certificates: Iterable["Certificate"]) -> list[dict[str, Any]
     return sorted((each.to_json() for each in certificates), key=lambda found: ORDER.index(found["verdict"]))
 
 
-def print_certificates(certificates: Sequence[dict[str, Any]]) -> None:
-    """A line each on standard output, the reasons and a count on standard error."""
-    print_table(certificates, ("verdict", "statement", "measured", "bound", "claim"))
-    for certificate in certificates:
-        if certificate["reason"]:
-            say(f"{certificate['statement']}: {certificate['reason']}")
-    counts = [(verdict, sum(c["verdict"] == verdict for c in certificates)) for verdict in ORDER]
-    say(", ".join(f"{count} {verdict}" for verdict, count in counts if count))
-
-
-def status(certificates: Sequence[dict[str, Any]]) -> int:
-    """The exit status: 1 if any is violated."""
-    return 1 if any(certificate["verdict"] == "violated" for certificate in certificates) else 0
+def show_certificates(options: CommonOptions, found: dict[str, Any]) -> int:
+    """Print a line each, the reasons and a count on standard error; return the exit status: 1 if any is violated."""
+    certificates: list[dict[str, Any]] = found["certificates"]
+    options.show(found, certificates, ("verdict", "statement", "measured", "bound", "claim"))
+    counts = Counter(certificate["verdict"] for certificate in certificates)
+    if not options.json:
+        for certificate in certificates:
+            if certificate["reason"]:
+                say(f"{certificate['statement']}: {certificate['reason']}")
+        say(", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]))
+    return 1 if counts["violated"] else 0

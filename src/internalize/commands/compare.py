@@ -1,18 +1,16 @@
 """`internalize compare`."""
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say
-from internalize.curriculum import METHODS, Method
+import tyro
+
+from internalize.commands.common_options import CORES, StudyOptions, command
+from internalize.commands.console import say
 from internalize.errors import InputError
-from internalize.parity.options import TrainOptions
-
-if TYPE_CHECKING:
-    from internalize.parallel.runner import RunFolders
-    from internalize.parity.experiments.curricula import CompareOptions
+from internalize.parallel.runner import RunFolders, Runner
+from internalize.parity.experiments.curricula import CompareOptions, compare, compare_latency
 
 Study = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Study, tuple[str, ...]] = {
@@ -27,8 +25,8 @@ COLUMNS: dict[Study, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Compare:
+@command
+class Compare(StudyOptions):
     """Compare what the paper does not: the curricula, ablations of its model, learned gates, lifted simplifications.
 
     --study curricula measures what 99 % costs: none, cot, icot and log-icot under AdamW, where a stage ends once its level is
@@ -47,72 +45,33 @@ class Compare:
       $ internalize compare --study latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
     """
 
+    options: tyro.conf.OmitArgPrefixes[CompareOptions] = field(default_factory=CompareOptions)
     study: Study = "curricula"
     """What to compare."""
     sizes: tuple[str, ...] = ()
     """Pairs n,k. Default: 30,16; for --study latency 128,2 … 128,64."""
-    methods: tuple[Method, ...] = METHODS
-    """Which curricula. cot is measured as it is used: it writes its chain."""
-    optimizers: tuple[Literal["adamw", "algorithm-1"], ...] = ("adamw", "algorithm-1")
-    """Which optimizers."""
-    variants: tuple[str, ...] = ()
-    """Of ablations, gates and simplifications only these, as the column `what` names them: "mask=causal". Default: all."""
-    seeds: str = "0:5"
-    """0:5 is 0 … 4. A seed decides the secret set and every sample."""
-    lr: tuple[float, ...] = (0.1, 0.03)
-    """Rates of AdamW to try; each curriculum's best is its row. All but --study curricula take the first."""
-    steps: int = 500
-    """Gradient steps of AdamW for each level of the tree."""
-    batch: int = 500
-    """Fresh samples a gradient step."""
     eval_every: int | None = None
-    """Gradient steps between evaluations, which decide when a stage ends. Default: 5 for curricula, else 25."""
-    eval_samples: int = 2000
-    """Held-out samples."""
-    gate_bias: float = TrainOptions.gate_bias
-    """For learned gates: their logits at the start. Negative: carry first."""
-    gate_penalty: float = TrainOptions.gate_penalty
-    """For learned gates: weight in the loss of the sum of all gates."""
-    repeats: int = 100
-    """Answers that are timed, at each batch size."""
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Runs at once, each in a process of its own with one thread."""
+    """Gradient steps between evaluations, which decide when a stage ends. Default: 5 for curricula, otherwise 25."""
+    jobs: int = CORES
     out: Path | None = None
-    """Folder for the runs, below a folder of the name of --of, for rows.json and figures. Without it, a new one below runs/."""
-    resume: Flag[bool] = False
-    """Continue the comparison in --out where it stopped."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
+    """Folder for the runs, below a folder of the name of --study, for rows.json and figures. Without it, a new one below runs/."""
 
     def __call__(self) -> int:
         """Make what is missing, show the rows."""
-        seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
-        sizes = tuple(_size(text) for text in self.sizes) or _default_sizes(self.study)
-        if self.variants and self.study in ("curricula", "latency"):
-            raise InputError(
-                f"variants={', '.join(self.variants)}: --study {self.study} has none; ablations, gates and simplifications do"
-            )
-
         from internalize.commands.progress import ProgressDisplay
-        from internalize.parallel.runner import RunFolders, Runner
-        from internalize.parity.experiments.curricula import CompareOptions
 
-        options = CompareOptions(
-            sizes=sizes,
-            seeds=seeds,
-            methods=tuple(dict.fromkeys(self.methods)),
-            optimizers=tuple(dict.fromkeys(self.optimizers)),
-            lr=self.lr,
-            steps=self.steps,
-            batch=self.batch,
+        variants = self.options.variants
+        if variants and self.study in ("curricula", "latency"):
+            raise InputError(
+                f"variants={', '.join(variants)}: --study {self.study} has none; ablations, gates and simplifications do"
+            )
+        options = replace(
+            self.options,
+            sizes=tuple(_size(text) for text in self.sizes) or _default_sizes(self.study),
+            seeds=self.all_seeds(),
             eval_every=(5 if self.study == "curricula" else 25) if self.eval_every is None else self.eval_every,
-            eval_samples=self.eval_samples,
-            variants=self.variants,
-            gate_bias=self.gate_bias,
-            gate_penalty=self.gate_penalty,
-            repeats=self.repeats,
         )
-        out = self.out or default_out("compare")
+        out = self.folder("compare")
         if self.out is None:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
@@ -126,17 +85,10 @@ class Compare:
             )
             rows = self._rows(options, folders, lines)
             lines += self._draw(rows, out)
-        if self.json:
-            print_json({"rows": rows, "failed": failed, "out": str(out)})
-        elif rows:
-            print_table([_shown(row) for row in rows], COLUMNS[self.study])
-        for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in failed)):
-            say(line)
-        return 2 if failed else 0
+        return self.show_study({"rows": rows, "failed": failed, "out": str(out)}, _shown, COLUMNS[self.study], lines)
 
-    def _rows(self, options: "CompareOptions", folders: "RunFolders", lines: list[str]) -> list[dict[str, Any]]:
+    def _rows(self, options: CompareOptions, folders: RunFolders, lines: list[str]) -> list[dict[str, Any]]:
         from internalize.parity.experiments.ablations import compare_variants
-        from internalize.parity.experiments.curricula import compare, compare_latency
 
         match self.study:
             case "curricula":

@@ -13,7 +13,6 @@ from typing import Any
 import tyro
 
 from internalize.commands.process import check_threads
-from internalize.counter import check_seed, parse_seeds
 from internalize.errors import InputError
 
 Flag = tyro.conf.FlagCreatePairsOff
@@ -73,21 +72,3 @@ def use_device(name: str, threads: int, dtype: str = "float32") -> str:
     except (RuntimeError, AssertionError, TypeError) as error:  # built without CUDA; a device that has no float64
         raise InputError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
-
-
-def run_folders(out: Path, seeds: Sequence[int], *, several: bool) -> list[Path]:
-    """Of a command with --seed and --seeds: --out itself, or a folder in it for each of several seeds."""
-    from internalize.storage.runs import Run
-
-    if several and Run(out).exists:
-        raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")
-    return [out / f"seed-{seed}" for seed in seeds] if several else [out]
-
-
-def chosen_seeds(seed: int, seeds: str, out: Path | None, *, resume: bool) -> tuple[int, ...]:
-    """The seeds that a command with --seed, --seeds, --out and --resume is asked for; refuses what contradicts itself."""
-    if resume and out is None:
-        raise InputError("--resume needs --out: the folder of the run to continue")
-    if seeds and seed:
-        raise InputError(f"give --seed {seed} or --seeds {seeds}, not both")
-    return parse_seeds(seeds) if seeds else (check_seed(seed),)

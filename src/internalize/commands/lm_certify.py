@@ -1,18 +1,17 @@
 """`internalize lm certify`."""
 
-import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from internalize.commands.certify import print_certificates, status, violated_first
-from internalize.commands.console import Flag, print_json, say, use_device
+from internalize.commands.certify import show_certificates, violated_first
+from internalize.commands.common_options import DeviceOptions, KeptOption, SeedOption, command
+from internalize.commands.console import say, use_device
 
 
-@dataclass(frozen=True)
-class LmCertify:
+@command
+class LmCertify(KeptOption, SeedOption, DeviceOptions):
     """Check on a language model trained on parity what carries over of the paper's statements.
 
     Does every node attend to its two children, is every hidden node there early enough for its parent, does a stage leave alone
@@ -33,42 +32,22 @@ class LmCertify:
     """Names of the statements to check: child-attention, child-mass, hidden-nodes, frozen-nodes, answer. Default: all."""
     examples: int = 2048
     """How many different questions to read, held-out ones first; there may be fewer."""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, mps."""
-    threads: int = 1
-    """Threads of the process."""
-    seed: int = 0
-    """Draws which half of the questions fits the probes; the other judges them."""
-    out: Path | None = None
-    """Folder to keep the certificates in. Without it, nothing is written."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Check, show, keep."""
         from internalize.certificate import chosen
         from internalize.commands.progress import ProgressDisplay
-        from internalize.counter import check_seed
         from internalize.lm.certificates import STATEMENTS, LmWorld, certify
         from internalize.lm.training.quiet import quiet_transformers
-        from internalize.storage.runs import Run, begin_runs
 
         quiet_transformers()
-        device, seed = use_device(self.device, self.threads), check_seed(self.seed)
+        device = use_device(self.device, self.threads)
         names = list(chosen(STATEMENTS, self.only or None))
-        world = LmWorld.of_folder(self.run, self.examples, seed=seed, device=device, say=say)
+        world = LmWorld.of_folder(self.run, self.examples, seed=self.seed, device=device, say=say)
         kept = world.kept
-        config = {"run": str(self.run), "data": kept.data, "examples": self.examples, "only": names, "seed": seed}
-        with contextlib.ExitStack() as held:
-            if self.out is not None:  # refused before the work, not after it
-                held.enter_context(begin_runs([Run(self.out)], "lm-certify", [config], resume=True))
-            progress = held.enter_context(ProgressDisplay("lm certify"))
+        config = {"run": str(self.run), "data": kept.data, "examples": self.examples, "only": names, "seed": self.seed}
+        with self.keeping("lm-certify", config) as keep, ProgressDisplay("lm certify") as progress:
             certificates = violated_first(certify(world, names, progress.show))
             found = {"data": kept.data, "examples": len(kept.examples), "certificates": certificates}
-            if self.out is not None:
-                Run(self.out).finish(found)
-        if self.json:
-            print_json(found)
-        else:
-            print_certificates(certificates)
-        return status(certificates)
+            keep(found)
+        return show_certificates(self, found)

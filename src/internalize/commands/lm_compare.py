@@ -1,18 +1,24 @@
 """`internalize lm compare`."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say, use_device
+from internalize.commands.common_options import CheckpointOption, DeviceOptions, StudyOptions, command
+from internalize.commands.console import say, use_device
 from internalize.commands.lm_plan import PlanOptions
 from internalize.lm.options import LmMethod
 
+COLUMNS = (
+    *("budget", "method", "exact_match", "95 %", "word_match", "solved", "stages", "stage_steps", "steps", "tokens"),
+    *("tokens_per_answer", "steps_to_99", "seconds"),
+)
 
-@dataclass(frozen=True)
-class LmCompare:
+
+@command
+class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
     """Compare the methods on the same data and model: at equal updates, at equal tokens, over several seeds.
 
     Takes the options of `lm train`. With --advance steps all schedules are derived from --steps: the first stage has a
@@ -35,35 +41,22 @@ class LmCompare:
     budget: Literal["steps", "tokens", "both"] = "both"
     """What every method has as much of."""
     seeds: str = "0:3"
-    """0:3 is 0, 1 and 2. A seed decides the task, a new model's weights, the order of the data and what is replayed."""
     jobs: int = 2
-    """Runs at once, each in a process of its own."""
     out: Path | None = None
     """Folder for the runs, each in <budget>/<method>/seed-<seed>, and for rows.json. Without it, a new one below runs/."""
-    resume: Flag[bool] = False
-    """Continue the comparison in --out where it stopped."""
-    checkpoint_steps: int = 200
-    """Updates between checkpoints."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, …"""
-    threads: int = 1
-    """Threads of each process. More change the last bits."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Train what is missing, show the rows."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.training.quiet import quiet_transformers
 
-        seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
+        seeds, out = self.all_seeds(), self.folder("lm-compare")
         device = use_device(self.device, self.threads)
         quiet_transformers()
 
         from internalize.lm.evaluation.comparison import compare
         from internalize.lm.evaluation.jobs import ExecutionSettings, LmJobOutcome
 
-        out = self.out or default_out("lm-compare")
         if self.out is None:
             say(f"keeping the runs in {out}")
         failed: list[dict[str, str]] = []
@@ -83,39 +76,15 @@ class LmCompare:
                 finished=outcomes.append,
                 say=say,
             )
-        if self.json:
-            updates = {
-                "updates_trained": sum(outcome.trained for outcome in outcomes),
-                "updates_shared": sum(outcome.shared for outcome in outcomes),
-            }
-            print_json({"rows": rows, "failed": failed, "out": str(out), **updates})
-        elif rows:
-            _print(rows)
-        for failure in failed:
-            say(f"{failure['run']}: {failure['reason']}")
-        return 2 if failed else 0
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    """One line a row, the interval in one column."""
-    shown = [
-        {
-            **row,
-            "95 %": f"{row['exact_match_low']:.3f} … {row['exact_match_high']:.3f}",
-            "solved": f"{row['solved']}/{row['seeds']}",
+        updates = {
+            "updates_trained": sum(outcome.trained for outcome in outcomes),
+            "updates_shared": sum(outcome.shared for outcome in outcomes),
         }
-        for row in rows
-    ]
-    columns = (
-        "budget",
-        "method",
-        "exact_match",
-        "95 %",
-        "word_match",
-        "solved",
-        "stages",
-        "stage_steps",
-        "steps",
-        "tokens",
-    )
-    print_table(shown, (*columns, "tokens_per_answer", "steps_to_99", "seconds"))
+        found = {"rows": rows, "failed": failed, "out": str(out), **updates}
+        return self.show_study(found, _shown, COLUMNS, ())
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """One line of the table, the interval in one column."""
+    interval = f"{row['exact_match_low']:.3f} … {row['exact_match_high']:.3f}"
+    return {**row, "95 %": interval, "solved": f"{row['solved']}/{row['seeds']}"}

@@ -1,20 +1,20 @@
 """`internalize lm data`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table, print_text, say
+from internalize.commands.common_options import SeedOption, command
+from internalize.commands.console import print_json, print_table, print_text, say
 from internalize.errors import InputError
 from internalize.lm.data.tasks import TaskStream, usage
 
 _SHOWN = 10
 
 
-@dataclass(frozen=True)
-class LmData:
+@command
+class LmData(SeedOption):
     """Write the examples of a task, or check a file of your own before training on it.
 
     A line of text is `question||steps #### answer`; steps are its <<…>> groups, or else its words. A JSON line has question,
@@ -44,8 +44,6 @@ class LmData:
     """File to write. Default: print the examples."""
     check: Path | None = None
     """File to read and judge, line by line."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Write or check."""
@@ -112,16 +110,14 @@ class LmData:
             "levels_from": levels,
             "levels": max((len(set(example.levels or ())) for example in examples), default=0),
         }
-        if self.json:
-            listed = [{"file": p.file, "line": p.line, "reason": p.reason} for p in problems]
-            print_json({"file": str(path), **found, "bad": listed})
-            return 1 if problems else 0
-        if problems:
-            print_table([{"line": p.line, "reason": p.reason} for p in problems], ("line", "reason"))
+        bad = [{"file": p.file, "line": p.line, "reason": p.reason} for p in problems]
+        if bad and not self.json:
+            print_table(bad, ("line", "reason"))
         names = {
             "longest_chain": "steps of the longest chain",
             "levels_from": "levels by default from",
             "levels": "levels at most",
         }
-        print_table([{"": names.get(name, name), " ": value} for name, value in found.items()], ("", " "))
-        return 1 if problems else 0
+        rows = [{"": names.get(name, name), " ": value} for name, value in found.items()]
+        self.show({"file": str(path), **found, "bad": bad}, rows, ("", " "))
+        return 1 if bad else 0

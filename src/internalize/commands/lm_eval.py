@@ -1,22 +1,22 @@
 """`internalize lm eval`."""
 
-import contextlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table, say, use_device
+from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
+from internalize.commands.console import Flag, print_table, say, use_device
 from internalize.lm.options import CurriculumOptions
 
 if TYPE_CHECKING:
     from internalize.lm.evaluation.evaluate import Evaluation, Subject
 
 
-@dataclass(frozen=True)
-class LmEval:
+@command
+class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     """Let a language model answer with its chain of thought hidden, and count the answers that are right.
 
     Answers are generated, greedily and many at once; nothing of the chain is given away. An answer is right if it is the true
@@ -32,8 +32,6 @@ class LmEval:
 
     model: Path
     """Folder of a run of lm train, of a model, or of any causal language model that transformers can load."""
-    data: str = ""
-    """A file or a task, as for lm train. Default: what was held out when the model was trained."""
     examples: int = 4096
     """How many to ask; a file may have fewer."""
     stages: Literal["last", "all"] = "last"
@@ -47,27 +45,17 @@ class LmEval:
     """Examples at once."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights."""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, mps."""
-    threads: int = 1
-    """Threads of the process."""
-    seed: int = 0
-    """Of a task in --data that names none."""
     skip_bad: Flag[bool] = False
     """Leave out lines of --data that cannot be read, and say how many."""
     out: Path | None = None
     """Folder to keep the result and every answer in. Without it, nothing is written."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Ask, count, show, keep."""
         from internalize.commands.progress import ProgressDisplay
-        from internalize.counter import check_seed
         from internalize.lm.evaluation.evaluate import evaluate, open_subject
         from internalize.lm.training.quiet import quiet_transformers
         from internalize.storage.files import write_atomically
-        from internalize.storage.runs import Run, begin_runs
 
         quiet_transformers()
         subject = open_subject(
@@ -78,7 +66,7 @@ class LmEval:
             slot_token=self.slot_token,
             dtype=self.dtype,
             device=use_device(self.device, self.threads),
-            seed=check_seed(self.seed),
+            seed=self.seed,
             skip_bad=self.skip_bad,
             say=say,
         )
@@ -86,10 +74,7 @@ class LmEval:
             say(
                 "with --removal delete a model is asked for its chain as it is asked without: what it writes is its choice"
             )
-        with contextlib.ExitStack() as held:
-            if self.out is not None:  # refused before the work, not after it
-                held.enter_context(begin_runs([Run(self.out)], "lm-eval", [self._config(subject)], resume=True))
-            progress = held.enter_context(ProgressDisplay("lm eval"))
+        with self.keeping("lm-eval", self._config(subject)) as keep, ProgressDisplay("lm eval") as progress:
             evaluation = evaluate(
                 subject,
                 batch=self.batch,
@@ -99,11 +84,12 @@ class LmEval:
             )
             if self.out is not None:
                 write_atomically(self.out / "answers.jsonl", _lines(subject, evaluation).encode())
-                Run(self.out).finish(evaluation.result)
-        if self.json:
-            print_json(evaluation.result)
-        else:
-            self._print(evaluation.result)
+            keep(evaluation.result)
+        result = evaluation.result
+        if "stages" in result and not self.json:
+            print_table(result["stages"], tuple(result["stages"][0]))
+        rows = [{"": name.replace("_", " "), " ": value} for name, value in result.items() if name != "stages"]
+        self.show(result, rows, ("", " "))
         return 0
 
     def _config(self, subject: "Subject") -> dict[str, Any]:
@@ -118,12 +104,6 @@ class LmEval:
             "dtype": self.dtype,
             "seed": self.seed,
         }
-
-    def _print(self, result: dict[str, Any]) -> None:
-        if "stages" in result:
-            print_table(result["stages"], tuple(result["stages"][0]))
-        rows = [{"": name.replace("_", " "), " ": value} for name, value in result.items() if name != "stages"]
-        print_table(rows, ("", " "))
 
 
 def _lines(subject: "Subject", evaluation: "Evaluation") -> str:

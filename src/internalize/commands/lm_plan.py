@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table, print_text, say
+from internalize.commands.common_options import KeptOption, SeedOption, command
+from internalize.commands.console import print_json, print_table, print_text, say
 from internalize.lm.options import LmMethod, LmTrainOptions, with_adaptive
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class PlanOptions(LmTrainOptions):
     method: Annotated[LmMethod, tyro.conf.Suppress] = "icot"  # with it, --side and --cutoff may be given
 
 
-@dataclass(frozen=True)
-class LmPlan:
+@command
+class LmPlan(KeptOption, SeedOption):
     """What training will cost, before it begins: the stages, updates, tokens, operations and GPU-hours of each method.
 
     Takes the options of `lm train`; nothing is trained, and of a model only config and tokenizer are read. Tokens are expected
@@ -49,12 +50,8 @@ class LmPlan:
     """Operations a second of a GPU at best. Default: an A100 in bfloat16."""
     utilisation: float = 0.4
     """Share of them that training gets."""
-    seed: int = 0
-    """Of the data: the task, and what is held out of a file."""
     out: Path | None = None
     """Folder to keep the plan in, as plan.json. Without it, nothing is written."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Plan, show, keep."""

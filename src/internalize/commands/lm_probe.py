@@ -1,18 +1,17 @@
 """`internalize lm probe`."""
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table, print_text, say, use_device
+from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
+from internalize.commands.console import print_text, say, use_device
 
 
-@dataclass(frozen=True)
-class LmProbe:
+@command
+class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     """Where the reasoning went: how well each step of the chain can be read from each layer of a model, stage by stage.
 
     A linear probe is fitted to half of the examples and judged on the other, at the position that has to predict the step;
@@ -31,8 +30,6 @@ class LmProbe:
 
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of a run of lm train --keep-stages, or of a model that one wrote."""
-    data: str = ""
-    """A file or a task, as for lm train. Default: what was held out when the model was trained."""
     examples: int = 2048
     """How many different questions to read; there may be fewer."""
     stage: str = "all"
@@ -41,30 +38,18 @@ class LmProbe:
     """How many steps (or tokens, for icot) are hidden. Default: as at the model's own stage, at the next, and everything."""
     figure: Path | None = None
     """Folder for a figure of the probe's accuracy, layer by layer and step by step."""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, mps."""
-    threads: int = 1
-    """Threads of the process."""
-    seed: int = 0
-    """Draws the halves, and a task in --data that names none."""
-    out: Path | None = None
-    """Folder to keep the result in. Without it, nothing is written."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Read, show, keep, draw."""
         from internalize.commands.progress import ProgressDisplay
-        from internalize.counter import check_seed
         from internalize.lm.probe.probe import probe
         from internalize.lm.probe.probed_models import open_probed_models
         from internalize.lm.training.quiet import quiet_transformers
-        from internalize.storage.runs import Run, begin_runs
 
         quiet_transformers()
-        device, seed = use_device(self.device, self.threads), check_seed(self.seed)
+        device = use_device(self.device, self.threads)
         kept = open_probed_models(
-            self.run, self.data, self.examples, stage=self.stage, seed=seed, device=device, say=say
+            self.run, self.data, self.examples, stage=self.stage, seed=self.seed, device=device, say=say
         )
         config = {
             "run": str(self.run),
@@ -74,41 +59,22 @@ class LmProbe:
             "hidden": self.hidden,
             "seed": self.seed,
         }
-        with contextlib.ExitStack() as held:
-            if self.out is not None:  # refused before the work, not after it
-                held.enter_context(begin_runs([Run(self.out)], "lm-probe", [config], resume=True))
-            progress = held.enter_context(ProgressDisplay("lm probe"))
+        with self.keeping("lm-probe", config) as keep, ProgressDisplay("lm probe") as progress:
             result = probe(kept, self.hidden, progress.show)
             if self.figure is not None:
                 from internalize.report.figures.reading import draw_reading
 
                 result["figure"] = str(draw_reading(result).save(self.figure))
-            if self.out is not None:
-                Run(self.out).finish(result)
-        if self.json:
-            print_json(result)
-        else:
-            print_table(_summary(result["rows"]), _COLUMNS)
-            for account in result["accounts"]:
-                print_text(_told(account))
+            keep(result)
+        self.show(result, _summary(result["rows"]), _COLUMNS)
+        for account in () if self.json else result["accounts"]:
+            print_text(_told(account))
         return 0
 
 
 _COLUMNS = (
-    "stage",
-    "hidden",
-    "step",
-    "level",
-    "chance",
-    "probe",
-    "layer",
-    "lens",
-    "error",
-    "agreement",
-    "attention",
-    "signal/noise",
-    "pull",
-    "of others",
+    *("stage", "hidden", "step", "level", "chance", "probe", "layer", "lens", "error", "agreement"),
+    *("attention", "signal/noise", "pull", "of others"),
 )
 
 

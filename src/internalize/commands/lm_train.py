@@ -1,27 +1,19 @@
 """`internalize lm train`."""
 
 import os
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import field
+from typing import Any
 
 import tyro
 
-from internalize.commands.console import (
-    Flag,
-    chosen_seeds,
-    default_out,
-    print_json,
-    print_table,
-    run_folders,
-    say,
-    use_device,
-)
+from internalize.commands.common_options import CheckpointOption, DeviceOptions, SeedOption, SeedsOptions, command
+from internalize.commands.console import print_table, say, use_device
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
 
 
-@dataclass(frozen=True)
-class LmTrain:
+@command
+class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
     """Train a language model on chains of thought and take them away, until it answers without writing them.
 
     Without --model, a new GPT-2 of five layers learns 8-parity of 16 bits (3000 updates, some minutes; with --stop-at
@@ -38,34 +30,16 @@ class LmTrain:
     """
 
     options: tyro.conf.OmitArgPrefixes[LmTrainOptions] = field(default_factory=LmTrainOptions)
-    seed: int = 0
-    """Decides the task, a new model's weights, what is held out, the order of the data and what is replayed."""
-    seeds: str = ""
-    """Several runs one after another, in place of --seed: 0:10 is 0 … 9. Each gets a folder in --out."""
-    out: Path | None = None
-    """Run folder. Without it, a new one below runs/."""
-    resume: Flag[bool] = False
-    """Continue the run in --out where it stopped; a finished one is shown."""
-    checkpoint_steps: int = 200
-    """Updates between checkpoints."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, …"""
-    threads: int = 1
-    """Threads of one process. More change the last bits."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Train, show, keep."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.training.quiet import quiet_transformers
-        from internalize.storage.runs import Run
 
-        seeds = chosen_seeds(self.seed, self.seeds, self.out, resume=self.resume)
+        out = self.folder("lm-train")
+        runs = self.runs(out, self.seed)
         if self.checkpoint_steps < 1:
             raise InputError(f"checkpoint_steps={self.checkpoint_steps} must be at least 1")
-        out = self.out or default_out("lm-train")
-        folders = run_folders(out, seeds, several=bool(self.seeds))
         device = use_device(self.device, self.threads)
         quiet_transformers()
 
@@ -77,8 +51,8 @@ class LmTrain:
             if "RANK" in os.environ:
                 raise InputError("several processes need --out: each would choose another folder")
             say(f"keeping the run in {out}")
-        results: list[dict[str, object]] = []
-        for seed, folder in zip(seeds, folders, strict=True):
+        results: list[dict[str, Any]] = []
+        for seed, run in runs.items():
             with ProgressDisplay(f"lm train {self.options.data} {self.options.method} seed {seed}") as progress:
 
                 def report(now: Report, progress: ProgressDisplay = progress) -> None:
@@ -89,7 +63,7 @@ class LmTrain:
                     train(
                         self.options,
                         seed,
-                        Run(folder),
+                        run,
                         device=device,
                         resume=self.resume,
                         checkpoint_steps=self.checkpoint_steps,
@@ -97,13 +71,9 @@ class LmTrain:
                         say=say,
                     )
                 )
-        rows = [{**result, "out": str(folder)} for result, folder in zip(results, folders, strict=True)]
         if not first:
             return 0
-        if self.json:
-            print_json({"runs": rows} if self.seeds else results[0])
-        else:
-            if not self.seeds:
-                print_table(rows[0]["stages"], ("stage", "hidden", "steps", "exact_match", "passed"))  # pyright: ignore[reportArgumentType]
-            print_table(rows, ("seed", "exact_match", "word_match", "examples", "steps", "tokens", "seconds", "out"))
+        if not self.json and not self.seeds:
+            print_table(results[0]["stages"], ("stage", "hidden", "steps", "exact_match", "passed"))
+        self.show_runs(results, runs, ("exact_match", "word_match", "examples", "steps", "tokens", "seconds"))
         return 0

@@ -2,17 +2,16 @@
 
 import contextlib
 import io
-import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from internalize.commands.common_options import CORES, JobsOption, SeedOption, command
 from internalize.commands.console import Flag, print_json, print_text, say
 from internalize.errors import InputError
 from internalize.report.reproduce import FULL
 
 
-@dataclass(frozen=True)
-class Paper:
+@command
+class Paper(JobsOption, SeedOption):
     """Reproduce the paper into one page: make what is missing, reuse what is finished, draw everything.
 
     Trains the paper's experiment (n=30, k=16) on 20 seeds and smaller and larger trees beside it, runs Algorithm 1, checks every
@@ -33,30 +32,19 @@ class Paper:
     """Also make what is else shown from stored results. Takes hours; finished runs are reused."""
     seed: int = 0
     """The first seed of what is made without --full; each experiment takes the following ones."""
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Runs at a time, one thread each."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
+    jobs: int = CORES
 
     def __call__(self) -> int:
         """Train, draw, write."""
         from internalize.commands.progress import ProgressDisplay
-        from internalize.counter import check_seed
         from internalize.report.reproduce import reproduce
 
         if self.jobs < 1:
             raise InputError(f"jobs={self.jobs} must be at least 1")
-        first_seed = check_seed(self.seed)
         if self.full:
             _run_stored_commands(self.out / FULL, self.jobs)
         with ProgressDisplay("paper") as progress:
-            result = reproduce(
-                self.out,
-                first_seed=first_seed,
-                processes=self.jobs,
-                report=progress.show,
-                say=say,
-            )
+            result = reproduce(self.out, first_seed=self.seed, processes=self.jobs, report=progress.show, say=say)
         if self.json:
             print_json(result)
         else:

@@ -1,17 +1,17 @@
 """`internalize predict`."""
 
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, field
 from typing import Any
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table
+from internalize.commands.common_options import KeptOption, SeedOption, command
+from internalize.commands.console import print_json, print_table
 from internalize.parity.options import StepOptions
 
 
-@dataclass(frozen=True)
-class Predict:
+@command
+class Predict(KeptOption, SeedOption):
     """What finite n does to Algorithm 1: signal and noise of every stage, and the samples it takes.
 
     Signal and noise are exact: the population gradient of a child and the deviation of a one-sample gradient elsewhere, as
@@ -32,25 +32,16 @@ class Predict:
     """ε of the theorem, for the n beyond which its K is large enough."""
     seed: int = 0
     """Taken as by every command; nothing here is random."""
-    out: Path | None = None
-    """Run folder to keep the answer in. Without it, nothing is written."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Compute, show, keep."""
         from internalize.parity.theory.prediction import Setting, predict
-        from internalize.storage.runs import Run, begin_runs
 
-        setting = Setting(**asdict(self.options))
-        prediction = predict(setting, self.samples, self.epsilon)
-        found = prediction.to_json()
-        if self.out is not None:
-            run = Run(self.out)
-            asked = {"samples": self.samples, "epsilon": self.epsilon, "seed": self.seed}
-            config = {**asdict(self.options), **asked}
-            with begin_runs([run], "predict", [config], resume=True):
-                run.finish(found)
+        options = asdict(self.options)
+        found = predict(Setting(**options), self.samples, self.epsilon).to_json()
+        asked = {"samples": self.samples, "epsilon": self.epsilon, "seed": self.seed}
+        with self.keeping("predict", {**options, **asked}) as keep:
+            keep(found)
         if self.json:
             print_json(found)
         else:

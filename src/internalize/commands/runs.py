@@ -1,19 +1,19 @@
 """`internalize runs`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from internalize.commands.console import Flag, print_json, print_table, say
+from internalize.commands.common_options import CommonOptions, command
+from internalize.commands.console import say
 from internalize.errors import InputError
 from internalize.storage.conditions import condition, is_value
 
 _USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path")
 
 
-@dataclass(frozen=True)
-class Runs:
+@command
+class Runs(CommonOptions):
     """List the runs in or below a folder, with their options and results.
 
     For example:
@@ -29,8 +29,6 @@ class Runs:
     """Keep the runs with these values, each as name=value."""
     columns: tuple[str, ...] = _USUAL
     """What to show of each run."""
-    json: Flag[bool] = False
-    """Print one JSON object with all columns on standard output."""
 
     def __call__(self) -> int:
         """Read and print."""
@@ -45,11 +43,8 @@ class Runs:
             if frame.height and name not in known:
                 raise InputError(f"no run has {name!r}; there are {', '.join(frame.columns)}")
         rows = [row for row in frame.to_dicts() if all(is_value(row.get(name), value) for name, value in conditions)]
-        if self.json:
-            print_json({"runs": rows})
-        else:
-            print_table(rows, self.columns)
+        self.show({"runs": rows}, rows, self.columns)
         for row in rows:
             if row["broken"]:
-                say(f"{row['broken']}")
+                say(row["broken"])
         return 0

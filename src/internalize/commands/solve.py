@@ -2,26 +2,17 @@
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import field
 
 import tyro
 
-from internalize.commands.console import (
-    Flag,
-    chosen_seeds,
-    default_out,
-    print_json,
-    print_table,
-    run_folders,
-    say,
-    use_device,
-)
+from internalize.commands.common_options import CORES, SeedsOptions, ThreadsOption, command
+from internalize.commands.console import Flag, say, use_device
 from internalize.parity.options import SolveOptions
 
 
-@dataclass(frozen=True)
-class Solve:
+@command
+class Solve(SeedsOptions, ThreadsOption):
     """Run Algorithm 1: one quantised gradient step a stage, on fresh samples.
 
     The defaults recover every layer exactly at every n; --preset paper is the algorithm verbatim and does not. Exits with 1
@@ -43,29 +34,18 @@ class Solve:
     """
 
     options: tyro.conf.OmitArgPrefixes[SolveOptions] = field(default_factory=SolveOptions)
-    seeds: str = ""
-    """Several runs one after another, in place of --seed: 0:50 is 0 … 49. Each run gets a folder in --out."""
-    out: Path | None = None
-    """Run folder. Without it, a new one below runs/."""
-    resume: Flag[bool] = False
-    """Continue the run in --out with its next stage; a finished one is shown."""
     snapshots: Flag[bool] = False
     """Keep the weights of every stage, and what they were before rounding."""
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Threads of one process."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
+    threads: int = CORES
 
     def __call__(self) -> int:
         """Solve, show, keep."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.parity.algorithm1.checkpoints import SolveProgress, solve_runs
-        from internalize.storage.runs import Run
 
         use_device(self.options.device, self.threads, self.options.dtype)
-        seeds = chosen_seeds(self.options.seed, self.seeds, self.out, resume=self.resume)
-        out = self.out or default_out("solve")
-        folders = run_folders(out, seeds, several=bool(self.seeds))
+        out = self.folder("solve")
+        runs = self.runs(out, self.options.seed)
         with ExitStack() as stack:
             first = _join_processes(stack)
             title = f"solve n={self.options.n} k={self.options.k}"
@@ -80,8 +60,8 @@ class Solve:
 
             results = solve_runs(
                 self.options,
-                seeds,
-                [Run(folder) for folder in folders] if first else None,
+                tuple(runs),
+                list(runs.values()) if first else None,
                 resume=self.resume,
                 snapshots=self.snapshots,
                 report=report,
@@ -89,20 +69,13 @@ class Solve:
             )
         if not first:
             return 0
-        rows = [
-            {**result.to_json(), "seed": seed, "out": str(folder)}
-            for result, seed, folder in zip(results, seeds, folders, strict=True)
-        ]
-        failed = [row for row in rows if row["reason"]]
-        if self.json:
-            print_json({"runs": rows} if self.seeds else {k: v for k, v in rows[0].items() if k not in ("seed", "out")})
-        else:
-            columns = ("seed", "exact_recovery", "accuracy", "max_error", "K", "samples_per_stage", "steps", "seconds")
-            print_table(rows, (*columns, "out"))
-        for row in failed:
-            say(f"seed {row['seed']}: {row['reason']}")
-        if self.seeds and len(seeds) > 1:
-            say(f"{len(seeds) - len(failed)} of {len(seeds)} seeds recovered every layer")
+        columns = ("exact_recovery", "accuracy", "max_error", "K", "samples_per_stage", "steps", "seconds")
+        self.show_runs([result.to_json() for result in results], runs, columns)
+        failed = {seed: result.reason for seed, result in zip(runs, results, strict=True) if result.reason}
+        for seed, reason in failed.items():
+            say(f"seed {seed}: {reason}")
+        if len(runs) > 1:
+            say(f"{len(runs) - len(failed)} of {len(runs)} seeds recovered every layer")
         return 1 if failed else 0
 
 

@@ -6,34 +6,30 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from internalize.commands.console import Flag, chosen_seeds, default_out, print_json, print_table, say
+from internalize.commands.common_options import CommonOptions, StudyOptions, command
+from internalize.commands.console import Flag, say
 from internalize.parity.experiments.grid import Kind, parse_grid
 
 
-@dataclass(frozen=True)
-class _Cells:
+@command
+class _Cells(StudyOptions):
     grid: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[OPTION=VALUE,... ...]")]] = ()
     """Options, each with its values: n=16,32 k=n/2 (of solve also samples=0.5x,1x,2x). Options that are not named have
     their defaults."""
     seeds: str = "0:10"
-    """0:50 is 0 … 49. Every setting is run with each."""
     backend: Literal["processes", "ray"] = "processes"
     """Who computes: processes of this machine, or a Ray cluster (needs the extra `ray`)."""
     address: str | None = None
     """For --backend ray: address of the cluster. Default: a cluster of this machine alone, that ends with the sweep."""
     jobs: int | None = None
     """Cells (of train: sets of ten) at once, on one thread each. Default: as many as there are cores, or CPUs of the cluster."""
-    out: Path | None = None
-    """Folder of the store. Without it, a new one below runs/."""
     resume: Flag[bool] = False
     """Add to the store in --out what it has not, whatever grid it was made with; finished cells are not computed again."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
     kind: ClassVar[Kind]
 
     def __call__(self) -> int:
         """Compute what is missing, and count."""
-        seeds = chosen_seeds(0, self.seeds, self.out, resume=self.resume)
+        seeds, out = self.all_seeds(), self.folder("sweep")
         grid = parse_grid(self.kind, self.grid)
         if grid.left_out:
             count = len(grid.left_out)
@@ -47,28 +43,20 @@ class _Cells:
 
         with ProgressDisplay(f"sweep {self.kind}") as progress:
             runner = Runner(self.jobs, self.backend, self.address, report=progress.show)
-            out = self.out or default_out("sweep")
             if self.out is None:
                 say(f"keeping the cells in {out}")
-            stop = self._stops
+            stop = isinstance(self, SweepSolve) and self.stop_at_failure
             found = sweep(grid.settings, seeds, out, runner, stop_at_failure=stop, resume=self.resume)
         found["left_out"] = len(grid.left_out) * len(seeds)
-        if self.json:
-            print_json(found)
-        else:
-            print_table([found], tuple(found))
+        self.show(found, [found], tuple(found))
         if found["failed"]:
             say(
                 f"{found['failed']} cells were refused; `internalize sweep show {out} --group-by status reason` says why"
             )
         return 1 if found["failed"] else 0
 
-    @property
-    def _stops(self) -> bool:
-        return False
 
-
-@dataclass(frozen=True)
+@command
 class SweepSolve(_Cells):
     """Algorithm 1 at every setting of a grid with every seed.
 
@@ -82,12 +70,8 @@ class SweepSolve(_Cells):
     """End a run with the first stage that is not recovered: quicker, where only success matters."""
     kind: ClassVar[Kind] = "solve"
 
-    @property
-    def _stops(self) -> bool:
-        return self.stop_at_failure
 
-
-@dataclass(frozen=True)
+@command
 class SweepTrain(_Cells):
     """AdamW through the stages of a curriculum at every setting of a grid with every seed; seeds are trained ten at a time.
 
@@ -100,8 +84,8 @@ class SweepTrain(_Cells):
     kind: ClassVar[Kind] = "train"
 
 
-@dataclass(frozen=True)
-class SweepShow:
+@command
+class SweepShow(CommonOptions):
     """What a sweep found: the share of successes by some options, with 95 % intervals (Wilson's), and as a phase diagram.
 
     A cell of solve succeeds if every layer is recovered, one of train if 99 % of the answers are right.
@@ -121,8 +105,6 @@ class SweepShow:
     figure: Path | None = None
     """Also draw the phase diagram into this folder: the first of --group-by across, the second upwards, a panel for each value of a
     third."""
-    json: Flag[bool] = False
-    """Print one JSON object on standard output."""
 
     def __call__(self) -> int:
         """Read, count, draw."""
@@ -139,10 +121,7 @@ class SweepShow:
             drawing = draw_phase(**found)
             found["figure"] = str(drawing.save(self.figure))
             say(drawing.caption)
-        if self.json:
-            print_json(found)
-        else:
-            print_table(found["rows"], (*by, "cells", "successes", "failed", "rate", "low", "high"))
+        self.show(found, found["rows"], (*by, "cells", "successes", "failed", "rate", "low", "high"))
         return 0
 
 

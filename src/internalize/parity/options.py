@@ -25,13 +25,19 @@ MAX_SAMPLES = 2**53
 
 
 @dataclass(frozen=True)
-class ParityModelOptions:
-    """The model of Definition 3, and one departure from it at a time: an ablation, or a part that is learned."""
+class TreeOptions:
+    """The size of the parity tree."""
 
     n: int = 30
     """Number of input bits."""
     k: int = 16
     """Size of the secret set, a power of two. The model has log2 k layers."""
+
+
+@dataclass(frozen=True)
+class ParityModelOptions(TreeOptions):
+    """The model of Definition 3, and one departure from it at a time: an ablation, or a part that is learned."""
+
     mask: Mask = "level"
     """Whom a node sees: the positions of lower levels (the paper's), or all earlier positions."""
     gates: Gates = "paper"
@@ -136,13 +142,9 @@ class TrainOptions(ParityModelOptions):
 
 
 @dataclass(frozen=True)
-class StepOptions:
+class StepOptions(TreeOptions):
     """How Algorithm 1 takes its steps: all that decides how many samples it needs."""
 
-    n: int = 30
-    """Number of input bits."""
-    k: int = 16
-    """Size of the secret set, a power of two."""
     K: float | None = None
     """Amplitude: what a child's weight becomes. Default: the least that bounds the final error and freezes layers."""
     grid: Grid = "K"
@@ -194,7 +196,6 @@ class SolveOptions(StepOptions):
     """Samples held at once. Default: about 32 MB of states."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
         StepOptions.__post_init__(self)
         check_seed(self.seed)
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():

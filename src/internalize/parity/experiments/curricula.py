@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
+
+import tyro
 
 from internalize.counter import check_seed
 from internalize.curriculum import METHODS, Curriculum, Method
@@ -38,39 +40,41 @@ Say = Callable[[str], None]
 class CompareOptions:
     """What is compared, and what all runs have in common. The settings of AdamW are the paper's."""
 
-    sizes: tuple[tuple[int, int], ...] = ((30, 16),)
-    """Pairs n, k."""
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    # The command line has its own form of these three.
+    sizes: Annotated[tuple[tuple[int, int], ...], tyro.conf.Suppress] = ((30, 16),)
+    seeds: Annotated[tuple[int, ...], tyro.conf.Suppress] = (0, 1, 2, 3, 4)
+    eval_every: Annotated[int, tyro.conf.Suppress] = 5
     methods: tuple[Method, ...] = METHODS
+    """Which curricula. cot is measured as it is used: it writes its chain."""
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
-    lr: tuple[float, ...] = (0.1, 0.03)
-    """Learning rates of AdamW."""
-    steps: int = 500
-    """Gradient steps for each level of the tree."""
-    batch: int = 500
-    eval_every: int = 5
-    eval_samples: int = 2000
-    gate_bias: float = TrainOptions.gate_bias
-    gate_penalty: float = TrainOptions.gate_penalty
+    """Which optimizers."""
     variants: tuple[str, ...] = ()
-    """Of ablations, gates and simplifications, only these; none: all."""
+    """Of ablations, gates and simplifications only these, as the column `what` names them: "mask=causal". Default: all."""
+    lr: tuple[float, ...] = (0.1, 0.03)
+    """Rates of AdamW to try; each curriculum's best is its row. All but --study curricula take the first."""
+    steps: int = 500
+    """Gradient steps of AdamW for each level of the tree."""
+    batch: int = TrainOptions.batch
+    """Fresh samples per gradient step."""
+    eval_samples: int = TrainOptions.eval_samples
+    """Held-out samples."""
+    gate_bias: float = TrainOptions.gate_bias
+    """For learned gates: their logits at the start. Negative: carry first."""
+    gate_penalty: float = TrainOptions.gate_penalty
+    """For learned gates: weight in the loss of the sum of all gates."""
     repeats: int = 100
     """Answers that are timed, at each batch size."""
 
     def __post_init__(self) -> None:
-        for name, values in {
-            "sizes": self.sizes,
-            "seeds": self.seeds,
-            "methods": self.methods,
-            "optimizers": self.optimizers,
-            "lr": self.lr,
-        }.items():
-            if not values or len(set(values)) != len(values):
+        for name in ("sizes", "seeds", "methods", "optimizers", "lr"):
+            values: tuple[object, ...] = getattr(self, name)
+            repeated = len(set(values)) != len(values) and name not in (
+                "methods",
+                "optimizers",
+            )  # these are compared once
+            if not values or repeated:
                 raise InputError(f"{name}={values} must name at least one, and none twice")
-        for name, values, known in (
-            ("method", self.methods, METHODS),
-            ("optimizer", self.optimizers, OPTIMIZERS),
-        ):
+        for name, values, known in (("method", self.methods, METHODS), ("optimizer", self.optimizers, OPTIMIZERS)):
             for value in values:
                 if value not in known:
                     raise InputError(f"{name}={value!r} is not one of {', '.join(known)}")
@@ -99,8 +103,8 @@ def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line
     entries = [
         (_AdamW if optimizer == "adamw" else _Algorithm)(options, folders.out, n, k, method)
         for n, k in options.sizes
-        for optimizer in options.optimizers
-        for method in options.methods
+        for optimizer in dict.fromkeys(options.optimizers)
+        for method in dict.fromkeys(options.methods)
     ]
     # Seed by seed, so that whoever stops early has something of every method.
     folders.fill([job for seed in options.seeds for entry in entries for job in entry.jobs(seed)])

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from internalize.counter import words
 from internalize.errors import InputError
 
@@ -96,6 +94,8 @@ class ParityTree:
     def draw(n: int, k: int, seed: int) -> "ParityTree":
         """A tree over a uniformly drawn secret set (section 2.1): the places of the k smallest of n random words."""
         Levels(n, k)
+        import numpy as np  # here, so that the command line can check n and k without it
+
         order = np.argsort(words(seed, "secret", 0, n), kind="stable")
         return ParityTree(n, tuple(order[:k].tolist()))
 
