@@ -357,7 +357,8 @@ def test_restore_weights_changes_what_is_trained_only():
 def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Rows beside other methods', and a model that `lm eval` can ask with every number of steps shown."""
     options = replace(RUN, threshold=1.0, first_steps=4, stage_steps=4, steps=16, budgets="never")
-    log, adaptive = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)[:2]
+    rows = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)
+    log, adaptive = (row.to_json() for row in rows[:2])
     assert (log["stages"], log["attempts"], log["reached"]) == (3, 3, 1)
     records = Run(tmp_path / "steps" / "adaptive" / "seed-0").result["stages"]
     assert [record["hidden"] for record in records] == [0, 6, 4, 2]

@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
-from internalize.lm.evaluation.comparison import MethodCost, TooFewSteps, compare, measure_costs, plan_settings
+from internalize.lm.evaluation.comparison import (
+    ComparisonRow,
+    MethodCost,
+    TooFewSteps,
+    compare,
+    measure_costs,
+    plan_settings,
+)
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.schedule import Schedule
 from internalize.parallel.interrupt import Interrupted
@@ -188,7 +195,7 @@ def test_stopped_and_continued(tmp_path: Path):
     """Ctrl-C between two evaluations: saved, and the way to go on is said; the same command goes on from there."""
     out, long = tmp_path / "out", replace(TINY, eval_every=2)
 
-    def again(report: Any = lambda *_: None) -> list[dict[str, Any]]:
+    def again(report: Any = lambda *_: None) -> list[ComparisonRow]:
         return compare(long, ["cot"], range(2), ["steps"], out=out, resume=True, report=report)
 
     with pytest.raises(Interrupted, match=f"the same command with --out {out} --resume goes on"):
@@ -197,7 +204,7 @@ def test_stopped_and_continued(tmp_path: Path):
     assert [path.name for path in before] == ["seed-0"]
     assert [path.name for path in (out / "steps/cot/seed-1/checkpoint").iterdir()] == ["checkpoint-3"]
     (row,) = again()
-    assert row["seeds"] == 2
+    assert len(row.runs) == 2
     assert before.items() <= written(out).items()
     assert [m["step"] for m in Run(out / "steps/cot/seed-1").metrics()] == list(range(2, 41, 2))
 
@@ -248,7 +255,7 @@ def test_processes_make_the_same_runs(tmp_path: Path):
     def made(jobs: int) -> list[dict[str, Any]]:
         out = tmp_path / str(jobs)
         rows = compare(TINY, ["log-icot", "none"], [0], out=out, jobs=jobs)
-        return [{key: value for key, value in row.items() if key not in ("seconds", "runs")} for row in rows]
+        return [{key: value for key, value in row.to_json().items() if key not in ("seconds", "runs")} for row in rows]
 
     assert made(1) == made(2)
 

@@ -69,7 +69,7 @@ class LmCompare:
         failed: list[dict[str, str]] = []
         outcomes: list[LmJobOutcome] = []
         with ProgressDisplay(f"lm compare {self.options.data}") as progress:
-            rows = compare(
+            compared = compare(
                 self.options,
                 self.methods,
                 seeds,
@@ -83,6 +83,7 @@ class LmCompare:
                 finished=outcomes.append,
                 say=say,
             )
+        rows = [row.to_json() for row in compared]
         if self.json:
             updates = {
                 "updates_trained": sum(outcome.trained for outcome in outcomes),

@@ -8,6 +8,7 @@ and when they begin are those of `Internalization` and `Schedule`; nothing is de
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -195,14 +196,10 @@ def plan(
     gpu = gpu or Gpu()
     methods = tuple(dict.fromkeys(methods))
     _check_methods(options, methods, by)
-    tokenizer, source = load_tokenizer(options.model), None
     works: list[Internalization] = []
-    for method in methods:
-        asked = with_method(options, method)
-        if source is not None:
-            asked = replace(asked, test_examples=1)  # their words are in the tokenizer by now
-        works.append(Internalization(asked, tokenizer, seed=seed, source=source, say=say))
-        tokenizer, source = works[-1].tokenizer, works[-1].source
+    for method in methods:  # the words of the test examples are in the tokenizer after the first
+        asked = replace(options, test_examples=1) if works else options
+        works.append(of_method(asked, method, seed, say, *works[:1]))
     first = works[0]
     longest = max(work.longest for work in works)
     spare = max(work.spare for work in works)
@@ -224,6 +221,24 @@ def plan(
     )
 
 
+def of_method(
+    options: LmTrainOptions, method: LmMethod, seed: int, say: Say, first: Internalization | None = None
+) -> Internalization:
+    """Return what trains a method, with the tokenizer and the data of the first method, if there is one: they are read once."""
+    tokenizer, source = (first.tokenizer, first.source) if first else (load_tokenizer(options.model), None)
+    return Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
+
+
+def updates_by_stage(begins: Sequence[int], total: int, unsmoothed: int) -> list[tuple[int, int]]:
+    """Return of every stage its updates before smoothing sets in and after that, in a run of ``total`` updates.
+
+    ``begins`` are those of `stage_begins`; the last stage lasts to the end.
+    """
+    borders = [min(begin, total) for begin in begins[:-1]] + [total]
+    early = [max(min(end, unsmoothed) - begin, 0) for begin, end in pairwise(borders)]
+    return [(few, end - begin - few) for few, (begin, end) in zip(early, pairwise(borders), strict=True)]
+
+
 def _check_methods(options: LmTrainOptions, methods: Sequence[LmMethod], by: By) -> None:
     if not methods:
         raise InputError("methods is empty; name at least one to plan")
@@ -241,15 +256,13 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
     begins = stage_begins(options, len(stages.planned), work.updates_per_epoch)
     assert len(work.schedule.begins) == 1 or work.schedule.begins == begins[:-1], "as training does"
     total = begins[-1] if by == "stages" else options.steps
-    ends = [min(begin, total) for begin in begins[1:-1]] + [total]
     unsmoothed = expected_lengths(stages, chains, smooth=False)
     smoothed = expected_lengths(stages, chains)
     rows: list[StagePlan] = []
-    for stage, begin, end in zip(stages.planned, begins, ends, strict=False):
-        begin = min(begin, total)
-        early = max(min(end, work.schedule.unsmoothed) - begin, 0)
-        updates = end - begin
-        tokens, squares = options.batch * (early * unsmoothed[:, stage] + (updates - early) * smoothed[:, stage])
+    by_stage = updates_by_stage(begins, total, work.schedule.unsmoothed)
+    for stage, (early, late) in zip(stages.planned, by_stage, strict=True):
+        updates = early + late
+        tokens, squares = options.batch * (early * unsmoothed[:, stage] + late * smoothed[:, stage])
         rows.append(
             StagePlan(
                 stage=stage + 1,
