@@ -6,7 +6,8 @@ and when they begin are those of `Internalization` and `Schedule`; nothing is de
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -29,17 +30,19 @@ By = Literal["stages", "steps"]
 _Floats = NDArray[np.float64]
 
 
-def expected_lengths(stages: TextStages, chains: Iterable[Chain], *, smooth: bool = True) -> _Floats:
+def expected_lengths(stages: TextStages, chains: Sequence[Chain], *, smooth: bool = True) -> _Floats:
     """Expected length (row 0) and squared length (row 1) of a training sequence, by stage.
 
     The expectation is over the chains and over the chances of `TextStages.training`, exactly: a chain's length is known for
     every number of hidden units, and replay and smoothing are averages over these numbers.
     """
-    total, count = np.zeros((2, stages.count)), 0
-    for chain, times in _distinct_lengths(chains):
-        total += times * _chain_lengths(stages, chain, smooth=smooth and math.isfinite(stages.options.smoothing))
-        count += times
-    return total / count
+    # One chain of each kind, as far as lengths go: generated tasks have few.
+    kinds = [(len(chain.prompt), len(chain.answer), tuple(map(len, chain.units)), chain.levels) for chain in chains]
+    of_kind, total = dict(zip(kinds, chains, strict=True)), np.zeros((2, stages.count))
+    smooth = smooth and math.isfinite(stages.options.smoothing)
+    for kind, times in Counter(kinds).items():
+        total += times * _chain_lengths(stages, of_kind[kind], smooth=smooth)
+    return total / len(kinds)
 
 
 def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats:
@@ -78,15 +81,6 @@ def _scattered(length: int, sizes: NDArray[Any]) -> _Floats:
 
 def _first_two_powers(lengths: NDArray[Any]) -> _Floats:
     return np.stack([lengths, lengths**2]).astype(np.float64)
-
-
-def _distinct_lengths(chains: Iterable[Chain]) -> list[tuple[Chain, int]]:
-    """One chain of each kind, as far as lengths go, and how often the kind occurs. Generated tasks have few."""
-    kinds: dict[tuple[Any, ...], tuple[Chain, int]] = {}
-    for chain in chains:
-        key = (len(chain.prompt), len(chain.answer), tuple(map(len, chain.units)), chain.levels)
-        kinds[key] = (chain, kinds.get(key, (chain, 0))[1] + 1)
-    return list(kinds.values())
 
 
 def stage_begins(options: LmTrainOptions, stages: int, updates_per_epoch: int | None) -> list[int]:
@@ -304,9 +298,8 @@ def _mean_answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerP
 
 def _bound_reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
     said: list[str] = []
-    missed = next(((s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total), None)
-    if missed is not None:
-        stage, begin = missed
+    if missed := [(s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total]:
+        stage, begin = missed[0]
         said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
     if options.subdivides:
         said.append(
