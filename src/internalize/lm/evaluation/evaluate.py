@@ -185,8 +185,16 @@ def evaluate(
             done += count
             report(done, total, what)
 
-        how: dict[str, Any] = {"batch": batch, "true_length": true_length, "on_batch": on_batch}
-        return generate_answers(subject.model, subject.text, stages, examples, stage, **how)
+        return generate_answers(
+            subject.model,
+            subject.text,
+            stages,
+            examples,
+            stage,
+            batch=batch,
+            true_length=true_length,
+            on_batch=on_batch,
+        )
 
     generate_answers(subject.model, subject.text, stages, examples[:1], stages.last)  # the first call is slow
     found = {stage: ask(stage) for stage in asked}
