@@ -40,6 +40,24 @@ def gone_through(targets: Sequence[int], accuracy: Callable[[Schedule], float]) 
     raise AssertionError("it does not come to its end")
 
 
+def advanced(
+    course: Sequence[float] | Callable[[int], float],
+    targets: Sequence[int] = (0, 4, 8),
+    *,
+    chance: float = 0.0,
+    updates: int = 60,
+    attempts: int | None = None,
+    **changes: Any,
+) -> Schedule:
+    """The schedule after these accuracies, one an update, or after those of a function of the stage; or after so many attempts."""
+    schedule = Schedule(replace(OPTIONS, **changes), targets[-1] + 1, None, targets, chance)
+    for done in range(1, 1 + (updates if callable(course) else len(course))):
+        schedule.advance(done, course(schedule.attempts[-1].stage) if callable(course) else course[done - 1])
+        if len(schedule.attempts) == attempts:
+            break
+    return schedule
+
+
 def tried(schedule: Schedule) -> list[int]:
     return [attempt.stage for attempt in schedule.attempts]
 
@@ -74,9 +92,7 @@ def test_how_long_attempts_last():
     assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(2, 14), Attempt(8, 8), Attempt(14, 4)]
     assert schedule.attempts[4:6] == [Attempt(16, 8), Attempt(22, 6)]
     assert [update for update in range(99) if schedule.goes_back(update)] == [8, 14, 22, 30]
-    never = Schedule(OPTIONS, 3, None, (0, 2))
-    for done in range(1, 200):
-        never.advance(done, 0.0)
+    never = advanced([0.0] * 199, (0, 2))
     # 20 of the first stage, patience, all that a single step may have; then the last one, which is a single step by now
     assert never.attempts == [Attempt(0, 0), Attempt(20, 2), Attempt(26, 1), Attempt(35, 2)]
     assert never.good == 1
@@ -84,16 +100,11 @@ def test_how_long_attempts_last():
 
 def test_patience_is_with_what_gets_on():
     """A stage that loses errors is left alone until it has not for ``patience`` updates; what only jumps up and down does not."""
-    options = replace(OPTIONS, stage_steps=1000)
     course = [1.0, *(0.1 + 0.02 * step for step in range(20)), *([0.5, 0.46] * 10)]
-    schedule = Schedule(options, 9, None, (0, 4, 8))
-    for done, accuracy in enumerate(course, start=1):
-        schedule.advance(done, accuracy)
-        if len(schedule.attempts) == 3:
-            break
+    schedule = advanced(course, stage_steps=1000, attempts=3)
     # a tenth of errors less each, from the first that is counted on: 0.12, 0.22, 0.30, 0.38 and 0.46; then 0.514 would be
     last_gain = next(done for done, accuracy in enumerate(course, start=1) if done > 1 and accuracy > 0.45)
-    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(last_gain + options.patience, 4)]
+    assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(last_gain + OPTIONS.patience, 4)]
     assert schedule.best == (0.0, None, schedule.attempts[-1].begins)
 
 
@@ -130,40 +141,29 @@ def test_what_is_nearly_there_is_not_given_up():
         ([0.95, 0.96, 0.94, 0.957, 0.962, 0.95, 0.966, 0.96], 8),
         ([0.1 * step for step in range(8)], 2),
     ):
-        schedule = Schedule(replace(OPTIONS, threshold=0.99), 9, None, (0, 4, 8))
-        for done, accuracy in enumerate([1.0, *[0.0] * OPTIONS.patience, 0.0, *course], start=1):
-            schedule.advance(done, accuracy)
+        schedule = advanced([1.0, *[0.0] * OPTIONS.patience, 0.0, *course], threshold=0.99)
         assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(8, 4), Attempt(17, then)]
 
 
 def test_patience_beyond_the_updates_of_a_stage():
-    schedule = Schedule(replace(OPTIONS, patience=50), 3, None, (0, 2))
-    for done in range(1, 65):
-        schedule.advance(done, float(done == 1))
+    schedule = advanced([1.0, *[0.0] * 63], (0, 2), patience=50)
     # the last stage may have any number, so it has all that patience allows; the other what a stage may have
     assert schedule.attempts == [Attempt(0, 0), Attempt(2, 2), Attempt(52, 1), Attempt(61, 2)]
-    lasts = Schedule(replace(OPTIONS, patience=50), 3, None, (0, 2))
-    for done in range(1, 99):
-        lasts.advance(done, 1.0 if done == 1 else 0.8)
+    lasts = advanced([1.0, *[0.8] * 97], (0, 2), patience=50)
     assert lasts.attempts == [Attempt(0, 0), Attempt(2, 2)]  # nearly there, and no stage comes after it
 
 
 @pytest.mark.parametrize(("explicit", "then"), [(0.5, Attempt(35, 8)), (0.6, Attempt(33, 2))])
 def test_what_can_be_expected_of_a_hard_task(explicit: float, then: Attempt):
     """A stage is judged by what the one before it came to: 0.4 is nearly all of 0.5, and not of 0.6."""
-    schedule = Schedule(OPTIONS, 9, None, (0, 4, 8))
-    for done in range(1, 36):
-        stage = schedule.attempts[-1].stage
-        schedule.advance(done, {0: explicit, 8: 0.05}.get(stage, 0.4))
+    schedule = advanced(lambda stage: {0: explicit, 8: 0.05}.get(stage, 0.4), updates=35)
     assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(20, 8), Attempt(26, 4), then]
 
 
 @pytest.mark.parametrize("explicit", [0.0, 0.48, 0.52])
 def test_what_was_never_learned_is_no_measure(explicit: float):
     """Where the explicit stage ends at chance, a stage that is at chance as well has not nearly got there."""
-    schedule = Schedule(OPTIONS, 9, None, (0, 4, 8), chance=0.5)
-    for done in range(1, 60):
-        schedule.advance(done, 0.5 if schedule.attempts[-1].stage else explicit)
+    schedule = advanced(lambda stage: 0.5 if stage else explicit, chance=0.5, updates=59)
     assert tried(schedule)[:4] == [0, 8, 4, 2]
 
 
@@ -212,10 +212,8 @@ def test_best_and_worst_course(length: int):
 RUN = replace(
     TINY, method="adaptive", data="parity:n=8,k=8", advance="accuracy", eval_every=2, patience=4, steps=22, batch=4
 )
-GOES_BACK = (
-    7,
-    11,
-)  # evaluated after 2, passed; six hidden from 3 on; evaluated after 4 and 6, given up; then the same with four
+GOES_BACK = (7, 11)
+"""Evaluated after 2, passed; six hidden from 3 on; evaluated after 4 and 6, given up; then the same with four."""
 
 
 @pytest.fixture
@@ -244,40 +242,33 @@ def watch_updates(monkeypatch: pytest.MonkeyPatch, before: Watch, after: Watch) 
 
 @pytest.mark.usefixtures("pretended")
 def test_goes_back_to_the_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    found: dict[int, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], int]] = {}
     came: dict[int, dict[str, torch.Tensor]] = {}
+    went: dict[int, tuple[dict[str, torch.Tensor], int]] = {}
 
     def before(update: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
         came[update] = trained_weights(model)
 
     def after(update: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
-        found[update] = came[update], trained_weights(model), len(optimizer.state)
+        went[update] = trained_weights(model), len(optimizer.state)
 
     watch_updates(monkeypatch, before, after)
     run = Run(tmp_path / "run")
     result = train(RUN, 0, run)
-    assert [(s["hidden"], s["steps"], s["passed"]) for s in result["stages"]] == [
-        (0, 3, True),
-        (6, 4, False),
-        (4, 4, False),
-        (2, 2, True),
-        (4, 2, True),
-        (6, 7, True),
-    ]
+    assert [s["hidden"] for s in result["stages"]] == [0, 6, 4, 2, 4, 6]
+    assert [s["steps"] for s in result["stages"]] == [3, 4, 4, 2, 2, 7]
+    assert [s["passed"] for s in result["stages"]] == [True, False, False, True, True, True]
     assert [(m["step"], m["hidden"]) for m in run.metrics()][:6] == [(2, 0), (4, 6), (6, 6), (8, 4), (10, 4), (12, 2)]
-    for update, (old, new, states) in found.items():
-        same = all(torch.equal(old[name], new[name]) for name in old)
+    for update, (new, states) in went.items():
+        same = all(torch.equal(weight, new[name]) for name, weight in came[update].items())
         assert same == (update not in GOES_BACK)
         assert (states == 0) == (update in (0, *GOES_BACK))
     for update in GOES_BACK:
-        torch.testing.assert_close(found[update][1], found[2][0], rtol=0, atol=0)
+        torch.testing.assert_close(went[update][0], came[2], rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
-    ("changes", "moments"),
-    [({}, (6, 7, 8)), ({"lora_rank": 2, "accumulate": 2}, (6,))],
-    ids=["all", "lora"],
+    ("changes", "moments"), [({}, (6, 7, 8)), ({"lora_rank": 2, "accumulate": 2}, (6,))], ids=["all", "lora"]
 )
 def test_killed_around_a_step_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], moments: tuple[int, ...]
@@ -357,7 +348,8 @@ def test_restore_weights_changes_what_is_trained_only():
 def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Rows beside other methods', and a model that `lm eval` can ask with every number of steps shown."""
     options = replace(RUN, threshold=1.0, first_steps=4, stage_steps=4, steps=16, budgets="never")
-    log, adaptive = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)[:2]
+    rows = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)
+    log, adaptive = (row.to_json() for row in rows[:2])
     assert (log["stages"], log["attempts"], log["reached"]) == (3, 3, 1)
     records = Run(tmp_path / "steps" / "adaptive" / "seed-0").result["stages"]
     assert [record["hidden"] for record in records] == [0, 6, 4, 2]

@@ -115,9 +115,8 @@ def test_scaled_where_accuracy_or_epochs_decide():
     assert cost.options(1000, 1000) == base
     half = cost.options(500, 1000)
     assert (half.steps, half.stage_steps, half.first_steps) == (500, 50, None)
-    assert cost.tokens(1000, 1000) == 4 * (
-        501 * 10 + 100 * 20 + 399 * 30
-    )  # a stage begins one update after an evaluation
+    # a stage begins one update after an evaluation
+    assert cost.tokens(1000, 1000) == 4 * (501 * 10 + 100 * 20 + 399 * 30)
     epochs = replace(base, advance="epochs", stages_per_epoch=4.0, first_epochs=0.5, smoothing=1.0)
     cost = MethodCost(epochs, (0, 1, 2), ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
     assert cost.tokens(1000, 1000) == 4 * (200 * 10 + 100 * 7 + 100 * 5 + 600 * 3)
@@ -136,8 +135,7 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """From the command: a run whose folder is in use is named, the others are made; --resume makes what is missing."""
     out = tmp_path / "out"
     methods = ("log-icot", "cot", "none")
-    asked: dict[str, Any] = {**TINY.__dict__, "method": "icot"}
-    options = PlanOptions(**asked)
+    options = PlanOptions(**vars(replace(TINY, method="icot")))
     command = LmCompare(options=options, methods=methods, seeds="3", jobs=1, out=out, json=True)
     with Run(out / "tokens" / "none" / "seed-3").locked():
         assert command() == 2
@@ -171,9 +169,8 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     after = written(out)
     assert len(after) == 5
     assert before.items() <= after.items()
-    rows: dict[Any, Any] = {
-        (row["budget"], row["method"]): row for row in json.loads((out / "rows.json").read_text())["rows"]
-    }
+    stored = json.loads((out / "rows.json").read_text())["rows"]
+    rows: dict[Any, Any] = {(row["budget"], row["method"]): row for row in stored}
     assert rows["tokens", "log-icot"]["runs"] == rows["steps", "log-icot"]["runs"]
     assert {rows["steps", method]["steps"] for method in methods} == {40}
     assert rows["steps", "log-icot"]["stage_steps"] == 20
@@ -188,7 +185,7 @@ def test_stopped_and_continued(tmp_path: Path):
     """Ctrl-C between two evaluations: saved, and the way to go on is said; the same command goes on from there."""
     out, long = tmp_path / "out", replace(TINY, eval_every=2)
 
-    def again(report: Any = lambda *_: None) -> list[dict[str, Any]]:
+    def again(report: Any = lambda *_: None) -> Any:
         return compare(long, ["cot"], range(2), ["steps"], out=out, resume=True, report=report)
 
     with pytest.raises(Interrupted, match=f"the same command with --out {out} --resume goes on"):
@@ -197,7 +194,7 @@ def test_stopped_and_continued(tmp_path: Path):
     assert [path.name for path in before] == ["seed-0"]
     assert [path.name for path in (out / "steps/cot/seed-1/checkpoint").iterdir()] == ["checkpoint-3"]
     (row,) = again()
-    assert row["seeds"] == 2
+    assert len(row.runs) == 2
     assert before.items() <= written(out).items()
     assert [m["step"] for m in Run(out / "steps/cot/seed-1").metrics()] == list(range(2, 41, 2))
 
@@ -248,7 +245,7 @@ def test_processes_make_the_same_runs(tmp_path: Path):
     def made(jobs: int) -> list[dict[str, Any]]:
         out = tmp_path / str(jobs)
         rows = compare(TINY, ["log-icot", "none"], [0], out=out, jobs=jobs)
-        return [{key: value for key, value in row.items() if key not in ("seconds", "runs")} for row in rows]
+        return [{key: value for key, value in row.to_json().items() if key not in ("seconds", "runs")} for row in rows]
 
     assert made(1) == made(2)
 

@@ -69,16 +69,9 @@ def test_operations_are_those_counted_by_torch(name: str):
 
 
 def test_a_token_meets_only_some_experts():
-    config = MixtralConfig(
-        vocab_size=10,
-        hidden_size=8,
-        intermediate_size=4,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-    )
+    sizes: dict[str, Any] = {"vocab_size": 10, "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = MixtralConfig(**sizes, **heads, num_local_experts=4, num_experts_per_tok=2)
     size = model_size(LmModelOptions(), config)
     attention, router, expert = 4 * 8 * 8, 4 * 8, 3 * 8 * 4
     assert size.body == attention + router + 2 * expert

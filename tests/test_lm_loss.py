@@ -14,19 +14,14 @@ from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.removal import IGNORED
 from internalize.lm.training.loss import LayeredLoss, held_out_loss
 
+COMMON = {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 SIZES: dict[str, Any] = {
     "gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2},
-    "llama": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2},
-    "gpt_neox": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2},
-    "opt": {
-        "num_hidden_layers": 3,
-        "hidden_size": 16,
-        "ffn_dim": 32,
-        "num_attention_heads": 2,
-        "word_embed_proj_dim": 16,
-    },
+    "llama": COMMON,
+    "gpt_neox": COMMON,
+    "opt": {**COMMON, "ffn_dim": 32, "word_embed_proj_dim": 16},
     # These two have a norm of such a name in every layer as well.
-    "biogpt": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2},
+    "biogpt": COMMON,
     "xglm": {"num_layers": 3, "d_model": 16, "ffn_dim": 32, "attention_heads": 2, "activation_dropout": 0.0},
 }
 
@@ -53,23 +48,18 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_without_weight_it_is_the_models_own(kind: str, batch: dict[str, torch.Tensor]):
+    """And the norm that it finds is the one before the head."""
     model = made(kind)
-    outputs = model(**batch, output_hidden_states=True)
-    ours = LayeredLoss(model, 0.0)(outputs, batch["labels"])
-    assert ours.item() == pytest.approx(outputs.loss.item(), rel=1e-6)
-    for mine, theirs in zip(gradients(model, ours), gradients(model, model(**batch).loss), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("kind", SIZES)
-def test_the_norm_is_the_one_before_the_head(kind: str, batch: dict[str, torch.Tensor]):
-    model = made(kind)
-    loss, seen = LayeredLoss(model, 1.0), []
+    loss, seen = LayeredLoss(model, 0.0), []
     handle = loss.norm.register_forward_hook(lambda module, given, result: seen.append(result))
-    outputs = model(input_ids=batch["input_ids"], output_hidden_states=True)
+    outputs = model(**batch, output_hidden_states=True)
     handle.remove()
     assert len(seen) == 1
     torch.testing.assert_close(loss.head(seen[0]), outputs.logits)
+    ours = loss(outputs, batch["labels"])
+    assert ours.item() == pytest.approx(outputs.loss.item(), rel=1e-6)
+    for mine, theirs in zip(gradients(model, ours), gradients(model, model(**batch).loss), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)
 
 
 def test_layers_below_count_by_their_weight(batch: dict[str, torch.Tensor]):

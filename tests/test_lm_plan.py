@@ -60,12 +60,16 @@ def brute_force(stages: TextStages, chains: list[Chain], chances: list[tuple[flo
 @pytest.mark.parametrize("replay_of", ["stages", "counts"])
 @pytest.mark.parametrize("removal", ["pad", "delete"])
 @pytest.mark.parametrize("method", LM_METHODS)
-@pytest.mark.parametrize("chains", [DIFFERENT, LEVELED], ids=["different", "leveled"])
+@pytest.mark.parametrize(
+    ("chains", "seen"),
+    [(DIFFERENT, DIFFERENT), (LEVELED, LEVELED), (DIFFERENT[1:2], DIFFERENT[:1])],
+    ids=["different", "leveled", "longer than those measured"],
+)
 def test_expected_lengths_are_those_of_every_chance(
-    chains: list[Chain], method: LmMethod, removal: Any, replay_of: Any
+    chains: list[Chain], seen: list[Chain], method: LmMethod, removal: Any, replay_of: Any
 ):
     options = CurriculumOptions(method=method, removal=removal, replay=0.5, replay_of=replay_of)
-    stages = TextStages.measure(options, chains, SLOT)
+    stages = TextStages.measure(options, seen, SLOT)
     found = expected_lengths(stages, chains)
     np.testing.assert_allclose(found, brute_force(stages, chains, CHANCES, smooth=True), rtol=1e-12)
 
@@ -104,21 +108,9 @@ def test_expected_lengths_with_smoothing(options: dict[str, Any]):
     curriculum = CurriculumOptions(**options, smoothing=math.log(2))
     stages = TextStages.measure(curriculum, DIFFERENT, SLOT)
     few = [DIFFERENT[0], DIFFERENT[1], DIFFERENT[3]]
-    np.testing.assert_allclose(
-        expected_lengths(stages, few), brute_force(stages, few, SMOOTHED, smooth=True), rtol=1e-9
-    )
-    np.testing.assert_allclose(
-        expected_lengths(stages, few, smooth=False), brute_force(stages, few, CHANCES, smooth=False), rtol=1e-12
-    )
-
-
-def test_expected_lengths_of_a_chain_longer_than_those_measured():
-    options = CurriculumOptions(method="icot-steps", replay=0.5, replay_of="counts")
-    stages = TextStages.measure(options, DIFFERENT[:1], SLOT)
-    long = [DIFFERENT[1]]
-    np.testing.assert_allclose(
-        expected_lengths(stages, long), brute_force(stages, long, CHANCES, smooth=True), rtol=1e-12
-    )
+    for smooth, chances, rtol in ((True, SMOOTHED, 1e-9), (False, CHANCES, 1e-12)):
+        expected = brute_force(stages, few, chances, smooth=smooth)
+        np.testing.assert_allclose(expected_lengths(stages, few, smooth=smooth), expected, rtol=rtol)
 
 
 @given(
@@ -250,20 +242,15 @@ def test_stages_that_are_not_reached():
     assert plan(replace(options, stop_at=0.9), ["icot-steps"]).methods[0].upper_bound
 
 
-def test_plan_has_the_size_of_the_model_that_is_trained():
-    planned = plan(TINY, ["log-icot"])
-    work = Internalization(replace(TINY, method="log-icot"))
+def test_plan_has_the_size_of_the_model_that_is_trained(tmp_path: Path):
+    """Of a model folder only config and tokenizer are read."""
+    planned, work = plan(TINY, ["log-icot"]), Internalization(TINY)
     model = make_model(TINY, work.config, 0)
     assert planned.size.parameters == sum(p.numel() for p in model.parameters())
-
-
-def test_of_a_model_folder_only_config_and_tokenizer_are_read(tmp_path: Path):
-    work = Internalization(TINY)
-    work.save(tmp_path / "model", make_model(TINY, work.config, 0))
+    work.save(tmp_path / "model", model)
     (tmp_path / "model" / "model.safetensors").unlink()
     from_folder = plan(replace(TINY, model=str(tmp_path / "model")), ["log-icot"])
-    assert from_folder.size == plan(TINY, ["log-icot"]).size
-    assert from_folder.methods == plan(TINY, ["log-icot"]).methods
+    assert (from_folder.size, from_folder.methods) == (planned.size, planned.methods)
 
 
 def test_answers_are_prompts_of_the_last_stage_and_what_follows():
@@ -293,8 +280,7 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]):
-    options = PlanOptions(**{name: getattr(TINY, name) for name in ("data", "layers", "width", "heads", "batch")})
-    options = replace(options, eval_examples=4, test_examples=4)
+    options = PlanOptions(**vars(replace(TINY, method="icot")))
     assert LmPlan(options=options)() == 0
     shown = capsys.readouterr()
     expected = ["method", "icot", "icot-steps", "log-icot", "adaptive"]

@@ -10,8 +10,8 @@ import pytest
 
 from internalize.intervals import mean_interval, wilson
 from internalize.lm import Example, Internalization, of_examples
-from internalize.lm.evaluation.comparison import MethodSetting, _row
-from internalize.lm.evaluation.linear_baseline import add_linear_comparison
+from internalize.lm.evaluation.comparison import ComparisonRow, MethodSetting, _row, add_linear_comparison
+from internalize.lm.evaluation.linear_baseline import LinearComparison, SeedRow
 from internalize.lm.training.models import make_model
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run
@@ -28,10 +28,10 @@ def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]]
     run.finish({**result, "tokens": 1001, "tokens_per_answer": 3.0, "seconds": 2.0})
 
 
-def row_of(setting: MethodSetting, seeds: tuple[int, ...], folder: Path) -> dict[str, Any]:
-    row = _row(setting, seeds, folder)
+def found_row(setting: MethodSetting, seeds: tuple[int, ...], out: Path) -> dict[str, Any]:
+    row = _row(setting, seeds, out)
     assert row is not None
-    return row
+    return row.to_json()
 
 
 def test_row_of_finished_runs(tmp_path: Path):
@@ -39,11 +39,11 @@ def test_row_of_finished_runs(tmp_path: Path):
     folder = tmp_path / setting.folder
     assert _row(setting, (0, 1), tmp_path) is None
     finished(folder / "seed-0", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
-    row = row_of(setting, (0, 1), tmp_path)
+    row = found_row(setting, (0, 1), tmp_path)
     assert (row["exact_match_low"], row["exact_match_high"]) == wilson(200, 200)
     finished(folder / "seed-1", 0.98, [(10, 1, 1.0), (20, 2, 0.5)])
     finished(folder / "seed-2", 0.5, [(10, 1, 0.5)], stages=1)
-    row = row_of(setting, (0, 1, 2), tmp_path)
+    row = found_row(setting, (0, 1, 2), tmp_path)
     mean, low, _ = mean_interval([1.0, 0.98, 0.5])
     assert row == {
         "method": "log-icot",
@@ -77,11 +77,12 @@ def test_row_of_finished_runs(tmp_path: Path):
         ],
         "seconds": 2.0,
         "runs": [str(folder / f"seed-{seed}") for seed in range(3)],
+        "against_linear": None,
     }
-    pair = row_of(setting, (0, 1), tmp_path)
+    pair = found_row(setting, (0, 1), tmp_path)
     assert (pair["steps_to_99"], pair["steps_after_explicit"]) == (30, 20)  # half of them got there
     finished(folder / "seed-3", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
-    alike = row_of(setting, (0, 3), tmp_path)
+    alike = found_row(setting, (0, 3), tmp_path)
     assert (alike["exact_match_low"], alike["exact_match_high"]) == wilson(400, 400)  # no spread is not certainty
 
 
@@ -91,7 +92,7 @@ def test_a_stage_that_was_given_up_is_not_reached(tmp_path: Path):
     finished(folder, 0.5, [(10, 1, 1.0), (20, 3, 0.5), (30, 2, 0.9)])
     for order, reached in (([1, 3, 2], 0), ([1, 3, 2, 3], 1)):
         write_json(folder / "result.json", {**Run(folder).result, "stages": [{"stage": s, "steps": 9} for s in order]})
-        row = row_of(setting, (0,), tmp_path)
+        row = found_row(setting, (0,), tmp_path)
         assert (row["reached"], row["attempts"]) == (reached, len(order))
 
 
@@ -103,19 +104,19 @@ def test_stages_are_those_of_each_run(tmp_path: Path):
     source = of_examples([Example(f"{n}", ("1",), "1") for n in range(40)], 0)
     work = Internalization(setting.options, source=source)
     assert work.stages.count == 2
-    row = row_of(setting, (0,), tmp_path)
+    row = found_row(setting, (0,), tmp_path)
     assert (row["reached"], row["each"][0]["after_explicit"]) == (0, None)
     work.save(folder / "model", make_model(setting.options, work.config, 0))
-    row = row_of(setting, (0,), tmp_path)
+    row = found_row(setting, (0,), tmp_path)
     assert (row["reached"], row["each"][0]["after_explicit"], row["steps_to_99"]) == (1, 10, 20)
 
 
 def test_against_linear():
     """Seed by seed: differences with a one-sided bound, ratios by their logarithms; only where both have the seed."""
 
-    def row(method: str, budget: str, *each: tuple[int, float, int | None]) -> dict[str, Any]:
-        keys = ("seed", "exact_match", "after_explicit")
-        return {"method": method, "budget": budget, "each": [dict(zip(keys, own, strict=True)) for own in each]}
+    def row(method: Any, budget: Any, *each: tuple[int, float, int | None]) -> ComparisonRow:
+        own = [SeedRow(seed=s, exact_match=e, explicit=1, after_explicit=after, steps=[]) for s, e, after in each]
+        return ComparisonRow(MethodSetting(method, budget, TINY, 2, Path()), [], [], own)
 
     rows = [
         row("log-icot", "steps", (0, 1.0, 50), (1, 0.9, 100), (2, 1.0, None), (7, 1.0, 1)),
@@ -124,16 +125,16 @@ def test_against_linear():
         row("pause", "steps", (9, 0.5, None)),
         row("cot", "steps", (0, 1.0, None)),
     ]
-    log, linear, elsewhere, no_seed, alone = (each["against_linear"] for each in add_linear_comparison(rows))
+    log, linear, elsewhere, no_seed, alone = (each.against_linear for each in add_linear_comparison(rows))
     assert linear is elsewhere is no_seed is None
+    assert log is not None
     differences = np.array([0.0, 0.3, 0.1])
     low = differences.mean() - 2.9200 * differences.std(ddof=1) / math.sqrt(3)  # t at 95 % with two degrees of freedom
-    assert (log["seeds"], log["ratio_seeds"]) == (3, 2)
-    assert log["exact_match"] == pytest.approx(differences.mean())
-    assert log["exact_match_low"] == pytest.approx(low)
-    assert log["ratio"] == pytest.approx(math.sqrt(0.5))  # of 1/2 and 1
+    assert (log.seeds, log.ratio_seeds) == (3, 2)
+    assert log.exact_match == pytest.approx(differences.mean())
+    assert log.exact_match_low == pytest.approx(low)
+    assert log.ratio == pytest.approx(math.sqrt(0.5))  # of 1/2 and 1
     spread = 12.7062 * math.log(2) / 2
-    assert log["ratio_low"] == pytest.approx(math.sqrt(0.5) * math.exp(-spread))
-    assert log["ratio_high"] == pytest.approx(math.sqrt(0.5) * math.exp(spread))
-    nothing = dict.fromkeys(("exact_match_low", "ratio", "ratio_low", "ratio_high"))
-    assert alone == {"seeds": 1, "exact_match": 0.0, "ratio_seeds": 0, **nothing}
+    assert log.ratio_low == pytest.approx(math.sqrt(0.5) * math.exp(-spread))
+    assert log.ratio_high == pytest.approx(math.sqrt(0.5) * math.exp(spread))
+    assert alone == LinearComparison(1, 0.0, None, 0, None, None, None)

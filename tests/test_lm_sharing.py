@@ -1,8 +1,10 @@
 """`lm compare` trains a first stage that methods have in common once, and every run is what it would be alone."""
 
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +37,18 @@ class Killed(BaseException):
     """In place of kill -9: nothing handles it."""
 
 
-def alone(options: LmTrainOptions, methods: Sequence[LmMethod], out: Path) -> dict[str, Any]:
-    """Train every method in a run that shares nothing."""
-    for setting in plan_settings(measure_costs(options, methods), ["steps"], options.steps):
-        train(setting.options, 0, Run(out / setting.method))
-    return {method: content(Run(out / method)) for method in methods}
+@cache
+def alone(options: LmTrainOptions, methods: tuple[LmMethod, ...]) -> dict[str, Any]:
+    """Train every method in a run that shares nothing, once for all tests."""
+    with tempfile.TemporaryDirectory() as out:
+        for setting in plan_settings(measure_costs(options, methods), ["steps"], options.steps):
+            train(setting.options, 0, Run(Path(out) / setting.method))
+        return {method: content(Run(Path(out) / method)) for method in methods}
 
 
-def compared(out: Path, methods: Sequence[LmMethod]) -> dict[str, Any]:
-    return {method: content(Run(out / "steps" / method / "seed-0")) for method in methods}
+def assert_as_alone(options: LmTrainOptions, methods: tuple[LmMethod, ...], out: Path) -> None:
+    found = {method: content(Run(out / "steps" / method / "seed-0")) for method in methods}
+    assert found == alone(options, methods)
 
 
 def share(
@@ -66,7 +71,7 @@ def share(
 def test_shared_and_alone(tmp_path: Path, options: LmTrainOptions, methods: tuple[LmMethod, ...], first: int):
     """The same weights, metrics and results, bit for bit, with fewer updates."""
     outcomes, said = share(options, methods, tmp_path / "shared")
-    assert compared(tmp_path / "shared", methods) == alone(options, methods, tmp_path)
+    assert_as_alone(options, methods, tmp_path / "shared")
     shared = [0, *[first] * (len(methods) - 1)]
     assert [outcome.shared for outcome in outcomes] == shared
     assert [outcome.trained for outcome in outcomes] == [options.steps - updates for updates in shared]
@@ -93,7 +98,7 @@ def test_not_shared(tmp_path: Path):
     options = replace(STEPS, data=write_data(tmp_path / "data.txt"))
     methods = ("icot", "log-icot", "icot-steps")
     outcomes, said = share(options, methods, tmp_path / "shared")
-    assert compared(tmp_path / "shared", methods) == alone(options, methods, tmp_path)
+    assert_as_alone(options, methods, tmp_path / "shared")
     assert [outcome.shared for outcome in outcomes] == [0, 0, 10]
     (line,) = said
     assert line.startswith("steps/log-icot/seed-0 trained a first stage of its own: its training batches")
@@ -124,12 +129,7 @@ def after(call: int, function: Callable[..., Any]) -> Callable[..., Any]:
     ("owner", "name", "call", "trained"),
     [
         (shutil, "copytree", 1, [24, 12]),  # the owner has not kept its first stage, and has no checkpoint yet
-        (
-            SharedStage,
-            "keep",
-            1,
-            [12, 12],
-        ),  # it has, and its own checkpoint is not whole: it continues from what it kept
+        (SharedStage, "keep", 1, [12, 12]),  # it has, and its own checkpoint is not whole: what it kept serves it
         (shutil, "copytree", 2, [12]),  # the other run has a part of its copy
         (SharedStage, "take_over", 2, [12]),  # it has all of it, and has not resumed
         (SharedStage, "drop", 1, []),  # the first stage is not removed
@@ -144,7 +144,7 @@ def test_killed_and_resumed(
         with pytest.raises(Killed):
             share(ACCURACY, methods, tmp_path / "shared")
     outcomes, said = share(ACCURACY, methods, tmp_path / "shared", resume=True)
-    assert compared(tmp_path / "shared", methods) == alone(ACCURACY, methods, tmp_path)
+    assert_as_alone(ACCURACY, methods, tmp_path / "shared")
     assert [outcome.trained for outcome in outcomes] == trained
     assert said == []
     assert not list(tmp_path.glob("shared/*/*/*/*first-stage*"))
@@ -172,7 +172,7 @@ def test_a_damaged_first_stage_is_not_used(tmp_path: Path, monkeypatch: pytest.M
     assert [outcome.trained for outcome in outcomes] == [24]
     assert len(said) == 1
     assert "optimizer.pt is damaged or missing" in said[0]
-    assert compared(tmp_path / "shared", METHODS[:2]) == alone(ACCURACY, METHODS[:2], tmp_path)
+    assert_as_alone(ACCURACY, METHODS[:2], tmp_path / "shared")
 
 
 def test_a_comparison_that_shared_nothing_so_far(tmp_path: Path):
@@ -182,7 +182,7 @@ def test_a_comparison_that_shared_nothing_so_far(tmp_path: Path):
     outcomes, said = share(ACCURACY, METHODS, tmp_path / "shared", resume=True)
     assert [(outcome.trained, outcome.shared) for outcome in outcomes] == [(24, 0), (12, 12)]
     assert said == []
-    assert compared(tmp_path / "shared", METHODS) == alone(ACCURACY, METHODS, tmp_path)
+    assert_as_alone(ACCURACY, METHODS, tmp_path / "shared")
 
 
 @pytest.mark.slow
@@ -191,4 +191,4 @@ def test_two_processes(tmp_path: Path):
     outcomes, said = share(ACCURACY, METHODS, tmp_path / "shared", jobs=2)
     assert sorted(outcome.shared for outcome in outcomes) == [0, 12, 12]
     assert said == []
-    assert compared(tmp_path / "shared", METHODS) == alone(ACCURACY, METHODS, tmp_path)
+    assert_as_alone(ACCURACY, METHODS, tmp_path / "shared")

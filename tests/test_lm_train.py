@@ -80,21 +80,13 @@ def test_accumulated_parts_make_the_same_update(tmp_path: Path):
 
 
 def test_two_processes_make_the_same_update(tmp_path: Path):
-    options = replace(
-        TINY,
-        method="adaptive",
-        layers=2,
-        layer_loss=1.0,
-        advance="accuracy",
-        threshold=1.0,
-        first_steps=6,
-        patience=4,
-        stage_steps=6,
-        eval_every=2,
-        eval_examples=17,
-    )
+    options = replace(TINY, method="adaptive", advance="accuracy", layers=2, layer_loss=1.0, eval_every=2)
+    options = replace(options, threshold=1.0, first_steps=6, patience=4, stage_steps=6, eval_examples=17)
     train(options, 0, Run(tmp_path / "one"))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    with socket.socket() as some:
+        some.bind(("", 0))
+        port = str(some.getsockname()[1])  # a free one
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
     done = subprocess.run(
         [*launch, "-m", "internalize", "--", *words(options, tmp_path / "two", "--json")],
         capture_output=True,
@@ -112,12 +104,6 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
     losses = [[m["held_out_loss"] for m in run.metrics() if "held_out_loss" in m] for run in (one, two)]
     assert losses[0]
     assert losses[0] == pytest.approx(losses[1], abs=2e-4)  # of 17 examples, shared out
-
-
-def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("", 0))
-        return some.getsockname()[1]
 
 
 def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.MonkeyPatch):
@@ -154,9 +140,7 @@ def test_bfloat16(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_lora_trains_adapters_only_and_merges_them(tmp_path: Path):
     train(replace(TINY, layers=2, steps=4), 0, Run(tmp_path / "base"))
     base = tmp_path / "base" / "model"
-    options = replace(TINY, model=str(base), lora_rank=2, lr=1e-2, layer_loss=0.5)
-    work = Run(tmp_path / "adapted")
-    train(options, 0, work)
+    train(replace(TINY, model=str(base), lora_rank=2, lr=1e-2, layer_loss=0.5), 0, Run(tmp_path / "adapted"))
     before, after = weights(tmp_path / "base"), weights(tmp_path / "adapted")
     assert before.keys() == after.keys()  # a plain model again
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -167,21 +151,18 @@ def test_lora_trains_adapters_only_and_merges_them(tmp_path: Path):
 
 
 def test_optimizer_is_new_at_each_increment(monkeypatch: pytest.MonkeyPatch):
-    seen: list[tuple[int, set[float]]] = []
+    is_new: list[bool] = []
     step = torch.optim.AdamW.step
 
     def watched(self: torch.optim.AdamW, closure=None):
-        ages = {float(state["step"]) for state in self.state.values() if "step" in state}
-        seen.append((len(seen), ages))
+        is_new.append(not any("step" in state for state in self.state.values()))
         return step(self, closure)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", watched)
-    train(replace(TINY, method="icot", steps=12, stage_steps=4, reset_optimizer=True))
-    new = [update for update, ages in seen if not ages]
-    assert new == [0, 4, 8]  # the stages hide 0, 1 and 2 tokens
-    seen.clear()
-    train(replace(TINY, method="icot", steps=12, stage_steps=4))
-    assert [update for update, ages in seen if not ages] == [0]
+    for reset, new in ((True, [0, 4, 8]), (False, [0])):  # the stages hide 0, 1 and 2 tokens
+        is_new.clear()
+        train(replace(TINY, method="icot", steps=12, stage_steps=4, reset_optimizer=reset))
+        assert [update for update, found in enumerate(is_new) if found] == new
 
 
 @pytest.mark.parametrize(
@@ -215,15 +196,14 @@ def test_model_folder_needs_nothing_of_ours(tiny: Path):
 
 
 def test_another_architecture_from_its_config(tmp_path: Path):
-    LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        dtype="bfloat16",
-    ).to_json_file(tmp_path / "llama.json")
+    sizes: dict[str, Any] = {
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+    }
+    config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2, dtype="bfloat16")
+    config.to_json_file(tmp_path / "llama.json")
     result = train(replace(TINY, model=str(tmp_path / "llama.json")), 0, Run(tmp_path / "run"))
     assert result["steps"] == 24
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.model_type == "llama"
@@ -245,8 +225,7 @@ def test_plain_trainer(tmp_path: Path):
     """The objects of the README with a Trainer that is all the user's, resumed by the Trainer's own means."""
     examples = [Example(f"{a} {b}", (f"<<{a}+{b}={a + b}>>", f"<<{a + b}*2={2 * (a + b)}>>"), str(2 * (a + b)))
                 for a in range(12) for b in range(12)]  # fmt: skip
-    options = replace(TINY, method="log-icot", steps=12, stage_steps=4, advance="accuracy", first_steps=6)
-    options = replace(options, layers=2, layer_loss=1.0)
+    options = replace(TINY, steps=12, stage_steps=4, advance="accuracy", first_steps=6, layers=2, layer_loss=1.0)
 
     def trainer(out: Path, **more: object) -> tuple[Internalization, Trainer]:
         work = Internalization(options, source=of_examples(examples, 0, held_out=16))
@@ -254,10 +233,8 @@ def test_plain_trainer(tmp_path: Path):
         arguments = {**work.arguments(), "save_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
         args = TrainingArguments(str(out), **{**arguments, **more})  # pyright: ignore[reportArgumentType]
         model = AutoModelForCausalLM.from_config(work.config)
-        loss = work.loss(model)
-        return work, Trainer(
-            model, args, work.collator, work.positions, callbacks=[work.callback], compute_loss_func=loss
-        )
+        own: Any = {"callbacks": [work.callback], "compute_loss_func": work.loss(model)}
+        return work, Trainer(model, args, work.collator, work.positions, **own)
 
     work, whole = trainer(tmp_path / "whole")
     assert work.levels == "graph"
@@ -321,13 +298,9 @@ def test_data_that_changed_are_another_run(tmp_path: Path):
 def test_levels_hold_for_what_is_held_out_as_well(tmp_path: Path):
     """One chain in the data is no equation; wherever it falls, auto takes steps, and the run comes to its end."""
     data = tmp_path / "data.txt"
-    lines = [
-        f"{a} {b}||<<{a}+{b}={a + b}>> <<{a + b}*2={2 * (a + b)}>> #### {2 * (a + b)}\n"
-        for a in range(5)
-        for b in range(5)
-    ]
+    lines = [f"{a} 3||<<{a}+3={a + 3}>> <<{a + 3}*2={2 * (a + 3)}>> #### {2 * (a + 3)}\n" for a in range(25)]
     data.write_text("".join([*lines, "7 7||<<so>> <<then>> #### 28\n"]))
-    options = replace(TINY, data=str(data), levels="auto", method="log-icot")
+    options = replace(TINY, data=str(data))
     held_out: set[str] = set()
     for seed in range(12):
         work = Internalization(options, seed=seed)

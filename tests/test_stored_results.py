@@ -7,9 +7,8 @@ import pytest
 from tools.language import not_worse
 from tools.numbers_language import _leads, _of_method, _right, _runs_back, _stalled
 from tools.numbers_parity import _compared, everything_learned
-from tools.results import path_of, stored
+from tools.results import against_linear, path_of, stored
 
-from internalize.lm.evaluation.linear_baseline import compare_with_linear
 from tests.pages import PAGES
 
 PROSE = [" ".join(page.read_text(encoding="utf-8").split()) for page in PAGES]
@@ -127,9 +126,7 @@ def test_log_icot_solves_as_many_seeds_at_both_sizes():
 
 @pytest.mark.parametrize("size", ["", "-30"])
 def test_scattered_replay_and_counts_share_ten_seeds(size: str):
-    found = compare_with_linear(
-        *(_of_method(f"{name}{size}", "log-icot")["each"] for name in ("lm-scattered", "lm-parity"))
-    )
+    found = against_linear(*(_of_method(f"{name}{size}", "log-icot")["each"] for name in ("lm-scattered", "lm-parity")))
     assert found is not None
     assert found["ratio_seeds"] == 10
 

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tools.results import row_of, stored
+from tools.results import against_linear, row_of, stored
 from tools.stalls import STALLS, by_setting
 
 from internalize.intervals import mean_interval
-from internalize.lm.evaluation import linear_baseline as against
+from internalize.lm.evaluation.linear_baseline import LINEAR
 from internalize.report import tables as columns
 from internalize.report.tables import Columns
 
@@ -68,8 +68,8 @@ def over_counted(name: str) -> Callable[[columns.Row], str]:
     """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
 
     def cell(row: columns.Row) -> str:
-        linear = row_of(rows_of(name), against.LINEAR)
-        return columns.over_linear({"against_linear": against.compare_with_linear(row["each"], linear["each"])})
+        linear = row_of(rows_of(name), LINEAR)
+        return columns.over_linear({"against_linear": against_linear(row["each"], linear["each"])})
 
     return cell
 
@@ -117,7 +117,7 @@ def less_first_evaluations(row: columns.Row) -> str:
         ]
         for one in (row, row["linear"])
     )
-    return columns.over_linear({"against_linear": against.compare_with_linear(own, linear)})
+    return columns.over_linear({"against_linear": against_linear(own, linear)})
 
 
 def share_of_first(row: columns.Row) -> float:
@@ -140,11 +140,11 @@ COMPARED = {"counts": ("lm-parity", "lm-parity-30"), "scattered": ("lm-scattered
 def ruler() -> list[Row]:
     """A row for every method beside linear ICoT on parity."""
     return [
-        {**row, "replay": replay, "linear": row_of(rows_of(name), against.LINEAR)}
+        {**row, "replay": replay, "linear": row_of(rows_of(name), LINEAR)}
         for replay, names in COMPARED.items()
         for name in names
         for row in rows_of(name)
-        if row["method"] != against.LINEAR
+        if row["method"] != LINEAR
     ]
 
 
@@ -182,7 +182,7 @@ def not_worse() -> list[Row]:
     """A row for each comparison."""
     found: list[Row] = []
     for name in CELLS:
-        own, linear = (row_of(rows_of(name), method) for method in ("adaptive", against.LINEAR))
+        own, linear = (row_of(rows_of(name), method) for method in ("adaptive", LINEAR))
         both = {each["seed"] for each in own["each"]} & {each["seed"] for each in linear["each"]}
         means = [
             math.fsum(each["exact_match"] for each in row["each"] if each["seed"] in both) / len(both)

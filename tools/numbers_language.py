@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tools.language import ruler, share_of_first
-from tools.results import row_of, stored
+from tools.results import against_linear, row_of, stored
 
 from internalize.intervals import mean_interval
 from internalize.lm.data.source import open_source
-from internalize.lm.evaluation.linear_baseline import compare_with_linear
 from internalize.lm.options import LmTrainOptions
 
 Row = dict[str, Any]
@@ -119,7 +118,7 @@ def missing(reason: str, key: str) -> list[float]:
 
 def over_counts(scattered: str, counts: str) -> Row:
     """Log-ICoT's updates after the explicit stage with scattered replay over those with replay of counts."""
-    found = compare_with_linear(*(_of_method(name, "log-icot")["each"] for name in (scattered, counts)))
+    found = against_linear(*(_of_method(name, "log-icot")["each"] for name in (scattered, counts)))
     assert found is not None
     return {"ratio": found["ratio"], "interval": [found["ratio_low"], found["ratio_high"]]}
 

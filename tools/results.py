@@ -1,11 +1,13 @@
 """Where stored results are: those that the page shows ship with the package, all others are in docs/results."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from internalize.lm.evaluation.linear_baseline import SeedRow, compare_with_linear
 from internalize.report.stored import FOLDER
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -37,3 +39,9 @@ def row_of(rows: Iterable[dict[str, Any]], *wanted: str) -> dict[str, Any]:
 
     (found,) = (row for row in rows if all(fits(row, word) for word in wanted))
     return found
+
+
+def against_linear(own: Sequence[dict[str, Any]], linear: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return how the stored seeds of a method compare with those of linear ICoT, or of another method."""
+    found = compare_with_linear(*([SeedRow(**each) for each in seeds] for seeds in (own, linear)))
+    return found and asdict(found)

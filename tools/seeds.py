@@ -9,8 +9,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tools.results import against_linear
+
 from internalize.commands.cli import parse
-from internalize.lm.evaluation.linear_baseline import add_linear_comparison
+from internalize.lm.evaluation.linear_baseline import LINEAR
 from internalize.lm.options import with_method
 from internalize.storage.summaries import lower_median, mean_of, over_seeds
 
@@ -38,11 +40,13 @@ def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) ->
 
 def each_against_linear(rows: Sequence[Row]) -> list[Row]:
     """Rows that may be of several comparisons, each with what it is ahead of linear ICoT in its own by."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(_comparison(row), []).append(row)
-    against = {_subject(row): row for group in groups.values() for row in add_linear_comparison(group)}
-    return [against[_subject(row)] for row in rows]
+    linear = {_comparison(row): row["each"] for row in rows if row["method"] == LINEAR}
+    return [
+        {**row, "against_linear": None}
+        if row["method"] == LINEAR
+        else {**row, "against_linear": against_linear(row["each"], linear.get(_comparison(row), ()))}
+        for row in rows
+    ]
 
 
 def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:

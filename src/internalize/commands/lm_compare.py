@@ -62,7 +62,7 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
         failed: list[dict[str, str]] = []
         outcomes: list[LmJobOutcome] = []
         with ProgressDisplay(f"lm compare {self.options.data}") as progress:
-            rows = compare(
+            compared = compare(
                 self.options,
                 self.methods,
                 seeds,
@@ -80,7 +80,7 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
             "updates_trained": sum(outcome.trained for outcome in outcomes),
             "updates_shared": sum(outcome.shared for outcome in outcomes),
         }
-        found = {"rows": rows, "failed": failed, "out": str(out), **updates}
+        found = {"rows": [row.to_json() for row in compared], "failed": failed, "out": str(out), **updates}
         return self.show_study(found, _shown, COLUMNS, ())
 
 

@@ -1,19 +1,7 @@
 """Ordinary language models: the same curricula on text, through Hugging Face transformers.
 
-| file               | what                                                                                          |
-| ------------------ | --------------------------------------------------------------------------------------------- |
-| example            | a question, the steps of a chain of thought, the answer                                       |
-| readers, tasks     | where examples are read and how they are generated; source: by position, some held out        |
-| levels             | where the levels of steps come from                                                           |
-| chains             | from text to tokens                                                                           |
-| removal            | what a stage leaves of a chain: slots, shown steps, supervised tokens                         |
-| schedule           | when each stage begins                                                                        |
-| loss               | the loss at every layer, so that steps are computed early                                     |
-| batches, callback  | the collator and the callback of a Trainer; internalization puts all of this together         |
-| models, generation | models made, loaded and written; greedy answers                                               |
-| train, evaluation  | what `lm train` and `lm eval` do; plan and compare likewise                                   |
-| probe              | what `lm probe` does; kept: models, states: what is where, discriminant: the probe, signal    |
-| certificates       | what `lm certify` does: what carries over of the paper's statements, on models of parity      |
+Read the folders in this order: data, stages, training, evaluation, probe, certificates; each says what is in it. docs/layout.md
+has the tree.
 """
 
 from importlib import import_module
@@ -43,7 +31,6 @@ __all__ = [
     "open_source",
     "read_examples",
 ]
-
 
 _NEEDS_TORCH = {
     "Internalization": "internalize.lm.training.internalization",

@@ -63,8 +63,7 @@ class CurriculumOptions:
                 raise InputError(f"{name}={value} is a fraction of the examples, 0 … 1")
         if not self.smoothing > 0:
             raise InputError(f"smoothing={self.smoothing} must be positive (inf: no smoothing)")
-        if self.slots is not None and self.slots < 0:
-            raise InputError(f"slots={self.slots} must be at least 0")
+        _check_at_least(self, 0, "slots")
         if self.removal == "delete" and self.method != "pause" and (self.slots is not None or self.hidden_loss):
             raise InputError("slots and hidden_loss belong to --removal pad (and to pause): deletion leaves no slots")
         if self.method == "cot" and not math.isinf(self.smoothing):
@@ -157,10 +156,8 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name, least in {"steps": 1, "stage_steps": 1, "patience": 1, "first_steps": 1, "consolidate": 0}.items():
-            value: int | None = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name}={value} must be at least {least}")
+        _check_at_least(self, 1, "steps", "stage_steps", "patience", "first_steps")
+        _check_at_least(self, 0, "consolidate")
         if not (math.isfinite(self.stages_per_epoch) and self.stages_per_epoch > 0):
             raise InputError(f"stages_per_epoch={self.stages_per_epoch} must be positive")
         if not (math.isfinite(self.first_epochs) and self.first_epochs >= 0):
@@ -192,15 +189,12 @@ class LmModelOptions:
     """What stands in a hidden slot: one token of the tokenizer. Default: its padding token, or else its end token."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} must be at least 1")
+        _check_at_least(self, 1, "layers", "width", "heads")
+        _check_at_least(self, 0, "lora_rank")
         if self.width % self.heads:
             raise InputError(f"width={self.width} is not a multiple of heads={self.heads}")
         if not (math.isfinite(self.init_std) and self.init_std > 0):
             raise InputError(f"init_std={self.init_std} must be a positive number")
-        if self.lora_rank < 0:
-            raise InputError(f"lora_rank={self.lora_rank} must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -249,10 +243,8 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, LmModelOptions):
         CurriculumOptions.__post_init__(self)
         ScheduleOptions.__post_init__(self)
         LmModelOptions.__post_init__(self)
-        at_least = {"batch": 1, "accumulate": 1, "warmup": 0, "eval_every": 1, "eval_examples": 1, "test_examples": 1}
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
+        _check_at_least(self, 1, "batch", "accumulate", "eval_every", "eval_examples", "test_examples")
+        _check_at_least(self, 0, "warmup")
         if self.subdivides and self.advance != "accuracy":
             raise InputError(
                 f"advance={self.advance} does not go with adaptive, which needs accuracy to tell which stages stall; "
@@ -266,6 +258,13 @@ class LmTrainOptions(CurriculumOptions, ScheduleOptions, LmModelOptions):
                 raise InputError(f"{name}={value} must be a finite number from 0 up")
         if not 0 < self.beta2 < 1:
             raise InputError(f"beta2={self.beta2} must be between 0 and 1")
+
+
+def _check_at_least(options: object, least: int, *names: str) -> None:
+    for name in names:
+        value: int | None = getattr(options, name)
+        if value is not None and value < least:
+            raise InputError(f"{name}={value} must be at least {least}")
 
 
 def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:

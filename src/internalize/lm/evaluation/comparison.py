@@ -11,22 +11,22 @@ one goes on to the end. Otherwise stages are those of `lm train` with the same o
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
-from internalize.lm.evaluation.linear_baseline import add_linear_comparison, explicit_updates
-from internalize.lm.evaluation.plan import expected_lengths, stage_begins
+from internalize.lm.evaluation.linear_baseline import LINEAR, LinearComparison, SeedRow, compare_with_linear, seed_row
+from internalize.lm.evaluation.plan import expected_lengths, of_method, stage_begins, updates_by_stage
 from internalize.lm.evaluation.sharing import drop_first_stages, may_begin, share_first_stages
-from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive, with_method
+from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive
 from internalize.lm.stages.schedule import Schedule
-from internalize.lm.training.internalization import SAMPLE, Internalization
-from internalize.lm.training.models import PROMPT_FILE, PromptSpec, load_tokenizer
+from internalize.lm.training.internalization import SAMPLE
+from internalize.lm.training.models import PROMPT_FILE, PromptSpec
 from internalize.parallel.runner import RunFolders, Runner
 from internalize.storage.files import Json, present, write_json
 from internalize.storage.runs import Run
@@ -81,13 +81,13 @@ class MethodCost:
     def tokens(self, steps: int, of: int) -> float:
         """Expected tokens in so many updates. Where accuracy decides, stages are taken to end as late as they may."""
         options = self.options(steps, of)
-        begins = [min(begin, steps) for begin in stage_begins(options, self.stages, self.per_epoch)[:-1]] + [steps]
+        begins = stage_begins(options, self.stages, self.per_epoch)
         smooth_from = Schedule(options, self.stages, self.per_epoch).unsmoothed
-        total = 0.0
-        for begin, end, before, after in zip(begins, begins[1:], *self.lengths, strict=False):
-            early = max(min(end, smooth_from) - begin, 0)
-            total += early * before + (end - begin - early) * after
-        return options.batch * total
+        updates = updates_by_stage(begins, steps, smooth_from)
+        each = (
+            early * before + late * after for (early, late), before, after in zip(updates, *self.lengths, strict=True)
+        )
+        return options.batch * sum(each)
 
     def steps(self, tokens: float, of: int) -> int:
         """Updates in which the method reads so many tokens."""
@@ -118,14 +118,61 @@ class MethodSetting:
         return self.options.stage_steps if self.stages > 1 and self.options.advance == "steps" else None
 
 
+@dataclass(frozen=True)
+class ComparisonRow:
+    """What the finished runs of one method at one budget came to."""
+
+    setting: MethodSetting
+    runs: list[Run]
+    stages: list[int]
+    """How many stages each of them has."""
+    each: list[SeedRow]
+    against_linear: LinearComparison | None = None
+
+    def to_json(self) -> Json:
+        """One row of rows.json."""
+        results = [run.result for run in self.runs]
+        solved = [first_solved(run, count, "exact_match") for run, count in zip(self.runs, self.stages, strict=True)]
+        reached = [result["stages"][-1]["stage"] == count for result, count in zip(results, self.stages, strict=True)]
+        exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
+        each = [asdict(one) for one in self.each]
+        means = {
+            key: statistics.fmean(result[key] for result in results)
+            for key in ("steps", "tokens", "tokens_per_answer", "seconds")
+        }
+        return {
+            "method": self.setting.method,
+            "budget": self.setting.budget,
+            "seeds": len(self.runs),
+            "exact_match": exact["accuracy"],
+            "exact_match_low": exact["accuracy_low"],
+            "exact_match_high": exact["accuracy_high"],
+            "word_match": mean_of(each, "word_match"),
+            "solved": exact["solved"],
+            "reached": sum(reached),
+            "stages": self.setting.stages,
+            "attempts": statistics.fmean(len(one.steps) for one in self.each),
+            "stage_steps": self.setting.stage_steps,
+            "steps": round(means["steps"]),
+            "tokens": round(means["tokens"]),
+            "tokens_per_answer": means["tokens_per_answer"],
+            "steps_to_99": median_of(solved, "step"),
+            "steps_after_explicit": median_of(each, "after_explicit"),
+            "each": each,
+            "seconds": round(means["seconds"], 3),
+            "runs": [str(run.path) for run in self.runs],
+            "against_linear": self.against_linear and asdict(self.against_linear),
+        }
+
+
 def measure_costs(
     options: LmTrainOptions, methods: Sequence[LmMethod], seed: int = 0, say: Callable[[str], None] = lambda line: None
 ) -> list[MethodCost]:
     """What each method costs on the data, read once."""
-    tokenizer, source, costs = load_tokenizer(options.model), None, list[MethodCost]()
+    first, costs = None, list[MethodCost]()
     for method in methods:
-        work = Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
-        tokenizer, source = work.tokenizer, work.source
+        work = of_method(options, method, seed, say, first)
+        first, source = first or work, work.source
         chains = work.text.chains(work.leveled(source.training_sample(min(source.size or SAMPLE // 10, SAMPLE))))
         before, after = (
             tuple(float(lengths[stage]) for stage in work.stages.planned)
@@ -179,7 +226,7 @@ def compare(
     refused: Callable[[Path, str], None] | None = None,
     finished: Callable[[LmJobOutcome], None] = lambda outcome: None,
     say: Callable[[str], None] = lambda line: None,
-) -> list[Json]:
+) -> list[ComparisonRow]:
     """Train every method with every seed at every budget, and return a row for each method and budget.
 
     The runs are those of `lm train`, each in ``out/<budget>/<method>/seed-<seed>``; the rows are also in ``out/rows.json``.
@@ -231,7 +278,7 @@ def compare(
     folders.run_missing(share_first_stages(todo, say), how_to_continue, on_finished, may_begin)
     rows = add_linear_comparison([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:
-        write_json(out / ROWS, {"rows": rows})
+        write_json(out / ROWS, {"rows": [row.to_json() for row in rows]})
     if failures and refused is None:
         raise InputError("; ".join(failures))
     return rows
@@ -263,55 +310,26 @@ def _check(
         )
 
 
-def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> Json | None:
+def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> ComparisonRow | None:
     """What the finished runs of a setting came to; None if there is none."""
     found = {seed: run for seed in seeds if (run := Run(out / setting.folder / f"seed-{seed}")).finished}
-    if not found:
-        return None
-    runs = list(found.values())
-    results = [run.result for run in runs]
-    stages = {seed: _stages(run, setting) for seed, run in found.items()}
-    solved = [first_solved(run, stages[seed], "exact_match") for seed, run in found.items()]
-    exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
-    each = [
-        {
-            "seed": seed,
-            "exact_match": run.result["exact_match"],
-            "word_match": run.result.get("word_match"),
-            **explicit_updates(run, stages[seed]),
-            "steps": [stage["steps"] for stage in run.result["stages"]],
-        }
-        for seed, run in found.items()
+    stages = [_stages(run, setting) for run in found.values()]
+    each = [seed_row(seed, run, count) for (seed, run), count in zip(found.items(), stages, strict=True)]
+    return ComparisonRow(setting, list(found.values()), stages, each) if found else None
+
+
+def add_linear_comparison(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Return the rows, each compared with linear ICoT at the same budget, if there is such a row."""
+    linear = {row.setting.budget: row.each for row in rows if row.setting.method == LINEAR}
+    return [
+        row
+        if row.setting.method == LINEAR
+        else replace(row, against_linear=compare_with_linear(row.each, linear.get(row.setting.budget, ())))
+        for row in rows
     ]
-    return {
-        "method": setting.method,
-        "budget": setting.budget,
-        "seeds": len(runs),
-        "exact_match": exact["accuracy"],
-        "exact_match_low": exact["accuracy_low"],
-        "exact_match_high": exact["accuracy_high"],
-        "word_match": mean_of(each, "word_match"),
-        "solved": exact["solved"],
-        "reached": sum(run.result["stages"][-1]["stage"] == stages[seed] for seed, run in found.items()),
-        "stages": setting.stages,
-        "attempts": statistics.fmean(len(result["stages"]) for result in results),
-        "stage_steps": setting.stage_steps,
-        "steps": _mean(results, "steps"),
-        "tokens": _mean(results, "tokens"),
-        "tokens_per_answer": statistics.fmean(result["tokens_per_answer"] for result in results),
-        "steps_to_99": median_of(solved, "step"),
-        "steps_after_explicit": median_of(each, "after_explicit"),
-        "each": each,
-        "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
-        "runs": [str(run.path) for run in runs],
-    }
 
 
 def _stages(run: Run, setting: MethodSetting) -> int:
     """How many stages a run has: of a file the longest chain may be one that another seed holds out."""
     model = run.path / "model"
     return len(PromptSpec.read(model).hidden) if present(model / PROMPT_FILE) else setting.stages
-
-
-def _mean(results: Sequence[Mapping[str, Any]], key: str) -> int:
-    return round(statistics.fmean(result[key] for result in results))

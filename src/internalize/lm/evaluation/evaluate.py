@@ -72,28 +72,29 @@ def open_subject(
 
     if examples < 1:
         raise InputError(f"examples={examples} must be at least 1")
-    run = our_run(folder, "lm eval")
-    where = _model_folder(folder, run)
+    run, where = _model_folder(folder, "lm eval")
     asking = PromptSpec.read(where) if present(where / PROMPT_FILE) else None
-    if asking and (slot_token or options not in (None, CurriculumOptions())):
-        own = CurriculumOptions()
-        given = [f.name for f in fields(own) if options and getattr(options, f.name) != getattr(own, f.name)]
-        name = (["slot_token"] if slot_token else given)[0]
-        raise InputError(f"{where} says in {PROMPT_FILE} how it is asked; {name} is for models that do not")
+    options, default = options or CurriculumOptions(), CurriculumOptions()
+    given = ["slot_token"] if slot_token else []
+    given += [each.name for each in fields(default) if getattr(options, each.name) != getattr(default, each.name)]
+    if asking and given:
+        raise InputError(f"{where} says in {PROMPT_FILE} how it is asked; {given[0]} is for models that do not")
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
     data = data or (asking.data if asking else "")
     model, tokenizer = load_model(where)
     if asking:
         text, stages, found = as_asked(where, asking, model, tokenizer, found, say)
     else:
-        options = options or CurriculumOptions()
         levels, found = resolve_levels(found, options.levels)
         text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
         check_vocabulary(where, model, text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
         say(f"{where} has no {PROMPT_FILE}: it is asked as {options.method} with --removal {options.removal}")
     subject = Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
-    _check_length(where, subject, say)
+    if (long := _without_room(subject, stages.last)) == len(found):
+        raise InputError(f"{where}: none of the examples fits into the model's positions")
+    if long:
+        say(f"{long} of {len(found)} examples do not fit into the model's positions and count as wrong")
     return subject
 
 
@@ -119,8 +120,7 @@ def ask(
     Returns:
         An answer a question; None where the model gave none, or wrote something before it.
     """
-    run = our_run(Path(folder), "ask")
-    where = _model_folder(Path(folder), run)
+    _, where = _model_folder(Path(folder), "ask")
     asking = PromptSpec.read(where)
     model, tokenizer = load_model(where)
     text = asking.text(tokenizer)
@@ -130,11 +130,13 @@ def ask(
     return generate_answers(model.to(device), text, stages, examples, stages.last, batch=batch, longest=longest).answers
 
 
-def _model_folder(folder: Path, run: Run | None) -> Path:
+def _model_folder(folder: Path, asked_by: str) -> tuple[Run | None, Path]:
+    """The run in a folder, if there is one, and the folder of the model."""
+    run = our_run(folder, asked_by)
     where = run.path / "model" if run else folder
     if run and not where.exists():
         raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
-    return where
+    return run, where
 
 
 def as_asked(
@@ -143,7 +145,9 @@ def as_asked(
     """Format and stages that a model of ours was trained with, and examples with the levels that it was trained by."""
     text = asking.text(tokenizer)
     check_vocabulary(where, model, text, examples, say)  # other data often have other levels, too: words say it better
-    _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], _source(asking))
+    if asking.levels not in ("given", "graph", "steps", "tokens"):
+        raise InputError(f"{PROMPT_FILE} is damaged: levels={asking.levels!r} is not given, graph, steps or tokens")
+    _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
     return text, asking.stages(text), found
 
 
@@ -256,23 +260,7 @@ def _examples(
     raise InputError("--data is missing: a file or a task to ask the model")
 
 
-def _source(asking: PromptSpec) -> Literal["given", "graph", "steps", "tokens"]:
-    match asking.levels:
-        case "given" | "graph" | "steps" | "tokens":
-            return asking.levels
-        case other:
-            raise InputError(f"{PROMPT_FILE} is damaged: levels={other!r} is not given, graph, steps or tokens")
-
-
 def _without_room(subject: Subject, stage: int) -> int:
     """Examples whose true continuation at a stage does not fit into the model's positions."""
     model, stages, chains = subject.model, subject.stages, subject.text.chains(subject.examples)
     return sum(positions_left(model, stages, c, stage) < continuation_length(stages, c, stage) for c in chains)
-
-
-def _check_length(folder: Path, subject: Subject, say: Say) -> None:
-    long, count = _without_room(subject, subject.stages.last), len(subject.examples)
-    if long == count:
-        raise InputError(f"{folder}: none of the examples fits into the model's positions")
-    if long:
-        say(f"{long} of {count} examples do not fit into the model's positions and count as wrong")

@@ -1,63 +1,77 @@
 """Each method compared with linear ICoT on the same seed: the same task, initial weights and explicit stage."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from internalize.intervals import mean_interval
-from internalize.storage.files import Json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import first_solved
 
 LINEAR: Final = "icot"
 
 
-def explicit_updates(run: Run, stages: int) -> Json:
-    """Return a run's updates in the explicit stage and after it.
+@dataclass(frozen=True, kw_only=True)
+class SeedRow:
+    """What one seed of a method came to."""
 
-    ``explicit`` counts the updates of the first stage up to its last evaluation. ``after_explicit`` counts those from there to
-    99 % with the whole chain hidden; it is None if the run did not get there. Both are None for a run with a single stage.
-    """
-    if stages == 1:
-        return {"explicit": None, "after_explicit": None}
-    explicit = max((int(metrics["step"]) for metrics in run.metrics() if metrics["stage"] == 1), default=0)
-    solved = first_solved(run, stages, "exact_match")
-    return {"explicit": explicit, "after_explicit": None if solved is None else int(solved["step"]) - explicit}
-
-
-def add_linear_comparison(rows: Sequence[Json]) -> list[Json]:
-    """Return the rows, each compared with linear ICoT at the same budget, if there is such a row."""
-    linear = {row["budget"]: row for row in rows if row["method"] == LINEAR}
-    return [
-        {**row, "against_linear": compare_with_linear(row["each"], linear[row["budget"]]["each"])}
-        if row["method"] != LINEAR and row["budget"] in linear
-        else {**row, "against_linear": None}
-        for row in rows
-    ]
+    seed: int
+    exact_match: float
+    word_match: float | None = None
+    """None for runs of before it was measured."""
+    explicit: int | None
+    """Updates of the first stage up to its last evaluation; None for a run with a single stage."""
+    after_explicit: int | None
+    """Updates from there to 99 % with the whole chain hidden; None if the run has a single stage or did not get there."""
+    steps: list[int]
+    """Updates of each stage."""
 
 
-def compare_with_linear(own: Sequence[Mapping[str, Any]], linear: Sequence[Mapping[str, Any]]) -> Json | None:
-    """Compare a method with linear ICoT over the seeds that both have. Return None if there are none.
+def seed_row(seed: int, run: Run, stages: int) -> SeedRow:
+    """Return what a finished run came to."""
+    result, explicit, after = run.result, None, None
+    if stages > 1:
+        explicit = max((int(metrics["step"]) for metrics in run.metrics() if metrics["stage"] == 1), default=0)
+        solved = first_solved(run, stages, "exact_match")
+        after = None if solved is None else int(solved["step"]) - explicit
+    return SeedRow(
+        seed=seed,
+        exact_match=result["exact_match"],
+        word_match=result.get("word_match"),
+        explicit=explicit,
+        after_explicit=after,
+        steps=[stage["steps"] for stage in result["stages"]],
+    )
 
-    Returns:
-        ``seeds``; ``exact_match``, the mean difference, and ``exact_match_low``, its one-sided lower bound at 95 %;
-        ``ratio``, of the updates after the explicit stage, the geometric mean over the ``ratio_seeds`` on which both got to
-        99 %, with its 95 % interval ``ratio_low`` … ``ratio_high``. Values that need more seeds are None.
-    """
-    of_seed = {each["seed"]: each for each in linear}
-    pairs = [(each, of_seed[each["seed"]]) for each in own if each["seed"] in of_seed]
+
+@dataclass(frozen=True)
+class LinearComparison:
+    """A method against linear ICoT over the seeds that both have. Values that need more seeds are None."""
+
+    seeds: int
+    exact_match: float
+    """The mean difference."""
+    exact_match_low: float | None
+    """Its one-sided lower bound at 95 %."""
+    ratio_seeds: int
+    """Seeds on which both got to 99 %."""
+    ratio: float | None
+    """Of the updates after the explicit stage: the geometric mean over these seeds, then its 95 % interval."""
+    ratio_low: float | None
+    ratio_high: float | None
+
+
+def compare_with_linear(own: Sequence[SeedRow], linear: Sequence[SeedRow]) -> LinearComparison | None:
+    """Compare a method with linear ICoT over the seeds that both have. Return None if there are none."""
+    of_seed = {each.seed: each for each in linear}
+    pairs = [(each, of_seed[each.seed]) for each in own if each.seed in of_seed]
     if not pairs:
         return None
-    mean, low, _ = mean_interval([one["exact_match"] - other["exact_match"] for one, other in pairs], sides=1)
-    updates = [(one["after_explicit"], other["after_explicit"]) for one, other in pairs]
+    mean, low, _ = mean_interval([one.exact_match - other.exact_match for one, other in pairs], sides=1)
+    updates = [(one.after_explicit, other.after_explicit) for one, other in pairs]
     logs = [math.log(one / other) for one, other in updates if one and other]
     ratio, *between = (math.exp(value) for value in mean_interval(logs)) if logs else (None, None, None)
-    return {
-        "seeds": len(pairs),
-        "exact_match": mean,
-        "exact_match_low": low if len(pairs) > 1 else None,
-        "ratio_seeds": len(logs),
-        "ratio": ratio,
-        "ratio_low": between[0] if len(logs) > 1 else None,
-        "ratio_high": between[1] if len(logs) > 1 else None,
-    }
+    if len(logs) < 2:
+        between = (None, None)
+    return LinearComparison(len(pairs), mean, low if len(pairs) > 1 else None, len(logs), ratio, *between)

@@ -6,8 +6,10 @@ and when they begin are those of `Internalization` and `Schedule`; nothing is de
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -28,17 +30,19 @@ By = Literal["stages", "steps"]
 _Floats = NDArray[np.float64]
 
 
-def expected_lengths(stages: TextStages, chains: Iterable[Chain], *, smooth: bool = True) -> _Floats:
+def expected_lengths(stages: TextStages, chains: Sequence[Chain], *, smooth: bool = True) -> _Floats:
     """Expected length (row 0) and squared length (row 1) of a training sequence, by stage.
 
     The expectation is over the chains and over the chances of `TextStages.training`, exactly: a chain's length is known for
     every number of hidden units, and replay and smoothing are averages over these numbers.
     """
-    total, count = np.zeros((2, stages.count)), 0
-    for chain, times in _distinct_lengths(chains):
-        total += times * _chain_lengths(stages, chain, smooth=smooth and math.isfinite(stages.options.smoothing))
-        count += times
-    return total / count
+    # One chain of each kind, as far as lengths go: generated tasks have few.
+    kinds = [(len(chain.prompt), len(chain.answer), tuple(map(len, chain.units)), chain.levels) for chain in chains]
+    of_kind, total = dict(zip(kinds, chains, strict=True)), np.zeros((2, stages.count))
+    smooth = smooth and math.isfinite(stages.options.smoothing)
+    for kind, times in Counter(kinds).items():
+        total += times * _chain_lengths(stages, of_kind[kind], smooth=smooth)
+    return total / len(kinds)
 
 
 def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats:
@@ -77,15 +81,6 @@ def _scattered(length: int, sizes: NDArray[Any]) -> _Floats:
 
 def _first_two_powers(lengths: NDArray[Any]) -> _Floats:
     return np.stack([lengths, lengths**2]).astype(np.float64)
-
-
-def _distinct_lengths(chains: Iterable[Chain]) -> list[tuple[Chain, int]]:
-    """One chain of each kind, as far as lengths go, and how often the kind occurs. Generated tasks have few."""
-    kinds: dict[tuple[Any, ...], tuple[Chain, int]] = {}
-    for chain in chains:
-        key = (len(chain.prompt), len(chain.answer), tuple(map(len, chain.units)), chain.levels)
-        kinds[key] = (chain, kinds.get(key, (chain, 0))[1] + 1)
-    return list(kinds.values())
 
 
 def stage_begins(options: LmTrainOptions, stages: int, updates_per_epoch: int | None) -> list[int]:
@@ -195,14 +190,10 @@ def plan(
     gpu = gpu or Gpu()
     methods = tuple(dict.fromkeys(methods))
     _check_methods(options, methods, by)
-    tokenizer, source = load_tokenizer(options.model), None
     works: list[Internalization] = []
-    for method in methods:
-        asked = with_method(options, method)
-        if source is not None:
-            asked = replace(asked, test_examples=1)  # their words are in the tokenizer by now
-        works.append(Internalization(asked, tokenizer, seed=seed, source=source, say=say))
-        tokenizer, source = works[-1].tokenizer, works[-1].source
+    for method in methods:  # the words of the test examples are in the tokenizer after the first
+        asked = replace(options, test_examples=1) if works else options
+        works.append(of_method(asked, method, seed, say, *works[:1]))
     first = works[0]
     longest = max(work.longest for work in works)
     spare = max(work.spare for work in works)
@@ -224,6 +215,24 @@ def plan(
     )
 
 
+def of_method(
+    options: LmTrainOptions, method: LmMethod, seed: int, say: Say, first: Internalization | None = None
+) -> Internalization:
+    """Return what trains a method, with the tokenizer and the data of the first method, if there is one: they are read once."""
+    tokenizer, source = (first.tokenizer, first.source) if first else (load_tokenizer(options.model), None)
+    return Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
+
+
+def updates_by_stage(begins: Sequence[int], total: int, unsmoothed: int) -> list[tuple[int, int]]:
+    """Return of every stage its updates before smoothing sets in and after that, in a run of ``total`` updates.
+
+    ``begins`` are those of `stage_begins`; the last stage lasts to the end.
+    """
+    borders = [min(begin, total) for begin in begins[:-1]] + [total]
+    early = [max(min(end, unsmoothed) - begin, 0) for begin, end in pairwise(borders)]
+    return [(few, end - begin - few) for few, (begin, end) in zip(early, pairwise(borders), strict=True)]
+
+
 def _check_methods(options: LmTrainOptions, methods: Sequence[LmMethod], by: By) -> None:
     if not methods:
         raise InputError("methods is empty; name at least one to plan")
@@ -241,15 +250,13 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
     begins = stage_begins(options, len(stages.planned), work.updates_per_epoch)
     assert len(work.schedule.begins) == 1 or work.schedule.begins == begins[:-1], "as training does"
     total = begins[-1] if by == "stages" else options.steps
-    ends = [min(begin, total) for begin in begins[1:-1]] + [total]
     unsmoothed = expected_lengths(stages, chains, smooth=False)
     smoothed = expected_lengths(stages, chains)
     rows: list[StagePlan] = []
-    for stage, begin, end in zip(stages.planned, begins, ends, strict=False):
-        begin = min(begin, total)
-        early = max(min(end, work.schedule.unsmoothed) - begin, 0)
-        updates = end - begin
-        tokens, squares = options.batch * (early * unsmoothed[:, stage] + (updates - early) * smoothed[:, stage])
+    by_stage = updates_by_stage(begins, total, work.schedule.unsmoothed)
+    for stage, (early, late) in zip(stages.planned, by_stage, strict=True):
+        updates = early + late
+        tokens, squares = options.batch * (early * unsmoothed[:, stage] + late * smoothed[:, stage])
         rows.append(
             StagePlan(
                 stage=stage + 1,
@@ -291,9 +298,8 @@ def _mean_answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerP
 
 def _bound_reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
     said: list[str] = []
-    missed = next(((s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total), None)
-    if missed is not None:
-        stage, begin = missed
+    if missed := [(s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total]:
+        stage, begin = missed[0]
         said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
     if options.subdivides:
         said.append(

@@ -285,11 +285,8 @@ class StageCallback(TrainerCallback):
             self.schedule.good, self.schedule.held = place["good"], place["held"]
             self.schedule.best = Best(*place["best"])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
-        self.finished_stages = place["stages"]
-        self.latest = place["latest"]
-        self._stop_at = place["stop_at"]
-        self._losses = (place["losses"][0], place["losses"][1])
-        self.seconds = place["seconds"]
+        self.finished_stages, self.latest, self.seconds = place["stages"], place["latest"], place["seconds"]
+        self._stop_at, self._losses = place["stop_at"], (place["losses"][0], place["losses"][1])
         return FIRST_STAGE in place
 
 

@@ -153,13 +153,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _generate(
-    model: Any,
-    text: TextFormat,
-    stages: TextStages,
-    chains: Sequence[Chain],
-    stage: int,
-    most: int,
-    forced: int | None,
+    model: Any, text: TextFormat, stages: TextStages, chains: Sequence[Chain], stage: int, most: int, forced: int | None
 ) -> list[list[int]]:
     """Generated tokens of each chain, up to and with the end token; or as many as are forced."""
     from transformers import GenerationConfig
@@ -177,25 +171,15 @@ def _generate(
         pad_token_id=text.pad,
     )
     beyond = ids.shape[1] + _gap(stages, stage) + (forced or most)
-    with (
-        torch.no_grad(),
-        _temporary_generation_config(model, greedy),
-        _training_positions(model, stages, chains, stage, beyond),
-    ):
-        out = model.generate(input_ids=ids, attention_mask=mask, generation_config=greedy)
-    new: list[list[int]] = out[:, ids.shape[1] :].tolist()
-    return [row[: row.index(text.end) + 1] if text.end in row else row for row in new]
-
-
-@contextlib.contextmanager
-def _temporary_generation_config(model: Any, config: Any) -> Generator[None]:
-    """Generate as this config says and nothing else: a model's own may hold a temperature or a penalty on repetition."""
-    own = model.generation_config
-    model.generation_config = config
+    own = model.generation_config  # it may hold a temperature or a penalty on repetition, which generate() would use
+    model.generation_config = greedy
     try:
-        yield
+        with torch.no_grad(), _training_positions(model, stages, chains, stage, beyond):
+            out = model.generate(input_ids=ids, attention_mask=mask, generation_config=greedy)
     finally:
         model.generation_config = own
+    new: list[list[int]] = out[:, ids.shape[1] :].tolist()
+    return [row[: row.index(text.end) + 1] if text.end in row else row for row in new]
 
 
 @contextlib.contextmanager

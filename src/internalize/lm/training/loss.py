@@ -74,14 +74,10 @@ def held_out_loss(
     with torch.no_grad():
         for start in range(0, len(examples), at_once):
             chains = text.chains(examples[start : start + at_once])
+            hidden = (stages.hidden_units(chain, stage) for chain in chains)
             rows = [
-                stages.sequence(
-                    chain,
-                    stages.hidden_units(chain, stage),
-                    stages.stage_slots[stage],
-                    supervise_hidden=options.slot_loss > 0,
-                )
-                for chain in chains
+                stages.sequence(chain, count, stages.stage_slots[stage], supervise_hidden=options.slot_loss > 0)
+                for chain, count in zip(chains, hidden, strict=True)
             ]
             batch = model_input(rows, text.pad, positions=options.keep_positions)
             labels = batch.pop("labels")[:, 1:].to(model.device)

@@ -18,6 +18,8 @@ from internalize.storage.files import file_digests, present, read_json, reading,
 PROMPT_FILE: Final = "internalize.json"
 """Beside a model's own files: how it was trained to be asked. transformers does not need it."""
 VERSION: Final = 1
+_TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
+"""What `TextStages` has measured."""
 _OF_BAD_FILES: Final = (
     *(OSError, ValueError, RuntimeError),  # not there or not JSON; other shapes, nested too deeply
     *(TypeError, LookupError, AttributeError, ArithmeticError),  # a value of another type, unknown, missing, or 0 heads
@@ -27,9 +29,14 @@ _OF_BAD_FILES: Final = (
 
 def load_tokenizer(name: str) -> Any | None:
     """The tokenizer of a model folder or hub name; None for a bare config.json, or for no name."""
-    if not name or Path(name).suffix == ".json":
+    from transformers import AutoTokenizer
+
+    if not name or (Path(name).suffix == ".json" and not Path(name).is_dir()):
         return None
-    return _load_tokenizer(name, local_files_only=Path(name).exists())
+    tokenizer = _load(AutoTokenizer, name, local_files_only=Path(name).exists())
+    with _loading(name):  # one whose vocabulary lacks the token for unknown words says so when it meets one
+        tokenizer("x internalize")
+    return tokenizer
 
 
 def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
@@ -165,16 +172,6 @@ def _non_float_weights(folder: Path) -> dict[str, str]:
     return found
 
 
-def _load_tokenizer(name: str | Path, **how: Any) -> Any:
-    """A tokenizer that works: one whose vocabulary lacks the token for unknown words says so when it meets one."""
-    from transformers import AutoTokenizer
-
-    tokenizer = _load(AutoTokenizer, name, **how)
-    with _loading(name):
-        tokenizer("x internalize")
-    return tokenizer
-
-
 def _load(kind: Any, name: str | Path, **how: Any) -> Any:
     """Something of transformers from a folder or from the hub."""
     with _loading(name):
@@ -224,7 +221,7 @@ class PromptSpec:
 
     def stages(self, text: TextFormat) -> TextStages:
         """The stages that the model was trained through."""
-        return TextStages(self.curriculum, text.slot, self.hidden, self.stage_slots, self.count_slots, self.targets)
+        return TextStages(self.curriculum, text.slot, *(getattr(self, name) for name in _TABLES))
 
     @classmethod
     def of(cls, data: str, levels: str, text: TextFormat, stages: TextStages) -> "PromptSpec":
@@ -235,10 +232,7 @@ class PromptSpec:
             text.unit,
             text.slot_token,
             CurriculumOptions(**{each.name: getattr(stages.options, each.name) for each in fields(CurriculumOptions)}),
-            stages.hidden,
-            stages.stage_slots,
-            stages.count_slots,
-            stages.targets,
+            *(getattr(stages, name) for name in _TABLES),
         )
 
     @classmethod
@@ -256,17 +250,14 @@ class PromptSpec:
             found.setdefault("targets", range(len(found["hidden"])))  # of older models: every stage is one
             options = dict(found["curriculum"])
             options["smoothing"] = float(options["smoothing"])
-            tables: dict[str, Any] = {
-                name: tuple(map(int, found[name])) for name in ("hidden", "stage_slots", "count_slots", "targets")
-            }
+            tables: dict[str, Any] = {name: tuple(map(int, found[name])) for name in _TABLES}
             plain: dict[str, Any] = {name: str(found[name]) for name in ("data", "levels", "unit", "slot_token")}
             asking = cls(curriculum=CurriculumOptions(**options), **plain, **tables)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
         if not asking.stage_slots or len(asking.stage_slots) != len(asking.hidden) or not asking.count_slots:
-            raise InputError(
-                f"{path} is damaged: {len(asking.hidden)} stages and {len(asking.stage_slots)} slot counts"
-            )
+            slots = len(asking.stage_slots)
+            raise InputError(f"{path} is damaged: {len(asking.hidden)} stages and {slots} slot counts")
         last = len(asking.hidden) - 1
         if sorted({0, *asking.targets, last}) != list(asking.targets):
             raise InputError(f"{path} is damaged: targets={asking.targets} do not go from 0 up to {last}")
@@ -307,9 +298,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
-        model = _load_weights(folder, local_files_only=True)
-        tokenizer = _load_tokenizer(folder, local_files_only=True)
-    return model, tokenizer
+        return _load_weights(folder, local_files_only=True), load_tokenizer(str(folder))
 
 
 def check_vocabulary(name: str | Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Say) -> None:

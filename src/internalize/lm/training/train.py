@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
+import tempfile
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
@@ -96,68 +97,9 @@ def train(
     with contextlib.ExitStack() as held:
         if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
-        return _train(work, model, run, first, device, processes, checkpoint_steps, report, say, shared)
-
-
-def check_finished(run: Run) -> None:
-    """Refuse a finished run whose result lacks what is shown of it."""
-    result = run.result
-    numbers = ("exact_match", "examples", "steps", "tokens", "seconds")
-    wrong = next((name for name in numbers if not isinstance(result.get(name), int | float)), None)
-    stages: Any = result.get("stages")
-    if wrong is None and not (isinstance(stages, list) and all(map(_is_record, cast(list[Any], stages)))):
-        wrong = "stages"
-    if wrong is not None:
-        raise InputError(
-            f"{run.path / 'result.json'} is not the result of lm train: its {wrong} is {result.get(wrong)!r}"
-        )
-
-
-def _is_record(stage: Any) -> bool:
-    """Whether it says how many updates a stage has had."""
-    return isinstance(stage, dict) and {"stage", "steps"} <= cast(dict[str, Any], stage).keys()
-
-
-def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
-    """The data and the model, found to go together."""
-    work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say)
-    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
-    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
-    check_vocabulary(options.model, model, work.text, work.callback.validation, say)
-    work.collator.longest = positions_of(model.config)
-    if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
-        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
-    return work, model
-
-
-def _train(
-    work: Internalization,
-    model: Any,
-    run: Run | None,
-    first: bool,
-    device: str,
-    processes: int,
-    checkpoint_steps: int,
-    report: Callable[[LmTrainProgress], None],
-    say: Callable[[str], None],
-    shared: SharedStage | None,
-) -> Json:
-    from transformers import PrinterCallback, ProgressCallback, Trainer
-
-    with _output(run) as output, Interruptible(active=run is not None and processes == 1) as interrupt:
-        arguments = _arguments(work, output, device, processes, checkpoint_steps if run else 0)
-        loss = work.loss(model)
-        with _written_by_trainer(output):
-            trainer = Trainer(
-                model=model,
-                args=arguments,
-                train_dataset=work.positions,
-                data_collator=work.collator,
-                callbacks=[work.callback],
-                compute_loss_func=loss,
-            )
-        for noisy in (PrinterCallback, ProgressCallback):
-            trainer.remove_callback(noisy)
+        output = run.path / "checkpoint" if run else Path(held.enter_context(tempfile.TemporaryDirectory()))
+        interrupt = held.enter_context(Interruptible(active=run is not None and processes == 1))
+        trainer = _trainer(work, model, output, device, processes, checkpoint_steps if run else 0)
         if run is not None and shared is not None:
             shared.take_over(run, work)
         checkpoint = _last_checkpoint(run, output, first, say) if run else None
@@ -165,11 +107,13 @@ def _train(
         def keep(metrics: Json) -> None:
             if run is not None:
                 run.append_metrics(metrics)
-            report(LmTrainProgress(metrics["step"], work.options.steps, work.stages.count, metrics))
+            report(LmTrainProgress(metrics["step"], options.steps, work.stages.count, metrics))
 
         def end_stage(stage: int) -> None:
-            if run is not None and work.options.keep_stages:
-                _keep_stage(work, model, stage_folder(run, stage + 1))
+            if run is not None and options.keep_stages:  # the model trains on, so adapters are merged in a copy
+                work.save(
+                    run.path / STAGES / f"stage-{stage + 1}", copy.deepcopy(model) if options.lora_rank else model
+                )
 
         owned = shared if run is not None and shared is not None and shared.owner.path == run.path else None
         work.callback.hooks = RunHooks(
@@ -193,6 +137,33 @@ def _train(
     return result
 
 
+def check_finished(run: Run) -> None:
+    """Refuse a finished run whose result lacks what is shown of it."""
+    result = run.result
+    numbers = ("exact_match", "examples", "steps", "tokens", "seconds")
+    wrong = next((name for name in numbers if not isinstance(result.get(name), int | float)), None)
+    stages: Any = result.get("stages")
+    records = cast(list[Any], stages) if isinstance(stages, list) else [None]
+    if wrong is None and not all(isinstance(each, dict) and {"stage", "steps"} <= each.keys() for each in records):
+        wrong = "stages"
+    if wrong is not None:
+        raise InputError(
+            f"{run.path / 'result.json'} is not the result of lm train: its {wrong} is {result.get(wrong)!r}"
+        )
+
+
+def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
+    """The data and the model, found to go together."""
+    work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say)
+    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
+    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
+    check_vocabulary(options.model, model, work.text, work.callback.validation, say)
+    work.collator.longest = positions_of(model.config)
+    if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
+        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
+    return work, model
+
+
 @contextlib.contextmanager
 def _written_by_trainer(output: Path) -> Generator[None]:
     """A full disk or a vanished folder, in our words: the Trainer writes without us, from its making on."""
@@ -201,44 +172,31 @@ def _written_by_trainer(output: Path) -> Generator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _in_torch_save(error):
-            raise
-        if isinstance(error, SafetensorError) and not disk_said(error):
-            raise
-        if isinstance(error, OSError) and not _of_the_disk(error, output):
+        if not _of_the_disk(error, output):
             raise
         name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
         raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
 
 
-def _of_the_disk(error: OSError, folder: Path) -> bool:
+def _of_the_disk(error: Exception, folder: Path) -> bool:
     """Whether it is about a file below the folder or, where it names none, about a disk."""
+    import torch
+
+    if isinstance(
+        error, RuntimeError
+    ):  # torch has several words for a file it cannot write, and no exception of its own
+        return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not isinstance(error, OSError):
+        return disk_said(error)
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
     return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())
 
 
-def _in_torch_save(error: RuntimeError) -> bool:
-    """Whether torch could not write a file: it has several words for that, and no exception of its own."""
-    import torch
-
-    return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-@contextlib.contextmanager
-def _output(run: Run | None) -> Generator[Path]:
-    """Where the Trainer may write."""
-    if run is not None:
-        yield run.path / "checkpoint"
-        return
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def _arguments(work: Internalization, output: Path, device: str, processes: int, checkpoint_steps: int) -> Any:
-    from transformers import TrainingArguments
+def _trainer(
+    work: Internalization, model: Any, output: Path, device: str, processes: int, checkpoint_steps: int
+) -> Any:
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
     options = work.options
     arguments = TrainingArguments(
@@ -263,33 +221,43 @@ def _arguments(work: Internalization, output: Path, device: str, processes: int,
     )
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one process, one GPU: more are the launcher's business)
-    return arguments
+    with _written_by_trainer(output):
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=work.positions,
+            data_collator=work.collator,
+            callbacks=[work.callback],
+            compute_loss_func=work.loss(model),
+        )
+    for noisy in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(noisy)
+    return trainer
 
 
 def _last_checkpoint(run: Run, output: Path, first: bool, say: Callable[[str], None]) -> Path | None:
     """The last whole checkpoint, with the metrics taken back to it. One process decides, the others follow."""
-    found: list[str | None] = [None]
+    import torch.distributed as dist
+
+    found: list[Path | None] = [None]
     if first:
-        whole = whole_checkpoints(output)
-        place = read_place(whole[-1]) if whole else None
-        if place is not None and not isinstance(place.get("metrics_bytes"), int):
-            raise InputError(f"{whole[-1]} is not a checkpoint of a run folder; choose another --out")
-        if place is not None and _size(run.path / "metrics.jsonl") < place["metrics_bytes"]:
-            raise InputError(
-                f"{run.path / 'metrics.jsonl'} is damaged: it is shorter than when the checkpoint was made"
-            )
-        if place is not None:
-            run.metrics(place["metrics_bytes"])  # refuses what is damaged, before anything is changed
+        whole, metrics = whole_checkpoints(output), run.path / "metrics.jsonl"
+        place = None
+        if whole:
+            found[0], place = whole[-1], read_place(whole[-1])
+            size = place.get("metrics_bytes")
+            if not isinstance(size, int):
+                raise InputError(f"{whole[-1]} is not a checkpoint of a run folder; choose another --out")
+            if _synced_size(metrics) < size:
+                raise InputError(f"{metrics} is damaged: it is shorter than when the checkpoint was made")
+            run.metrics(size)  # refuses what is damaged, before anything is changed
         run.rewind_metrics(place, say)
         for path in output.glob("checkpoint-*"):
             if path not in whole:
                 shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved
-        found = [str(whole[-1]) if whole else None]
-    import torch.distributed as dist
-
     if dist.is_initialized():
         dist.broadcast_object_list(found)
-    return Path(found[0]) if found[0] else None
+    return found[0]
 
 
 def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
@@ -318,24 +286,11 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
 
 def _synced_size(path: Path) -> int:
     """The length of a file whose bytes will not be lost: a checkpoint speaks of them."""
-    if path.exists():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    return _size(path)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _keep_stage(work: Internalization, model: Any, folder: Path) -> None:
-    """A model folder of a model that has to train on: adapters are merged in a copy."""
-    work.save(folder, copy.deepcopy(model) if work.options.lora_rank else model)
-
-
-def stage_folder(run: Run, stage: int) -> Path:
-    """Where the model at the end of a stage, counted from 1, is kept."""
-    return run.path / STAGES / f"stage-{stage}"
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
 
 
 def kept_stages(run: Run) -> dict[int, Path]:
