@@ -1,6 +1,7 @@
 """`internalize compare`."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,10 @@ from internalize.parity.options import TrainOptions
 
 if TYPE_CHECKING:
     from internalize.parallel.runner import RunFolders
-    from internalize.parity.experiments.curricula import CompareOptions
+    from internalize.parity.experiments.ablations import VariantRow
+    from internalize.parity.experiments.curricula import CompareOptions, CurriculumRow, LatencyRow
+
+    Rows = Sequence[CurriculumRow | LatencyRow | VariantRow]
 
 Study = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Study, tuple[str, ...]] = {
@@ -127,14 +131,14 @@ class Compare:
             rows = self._rows(options, folders, lines)
             lines += self._draw(rows, out)
         if self.json:
-            print_json({"rows": rows, "failed": failed, "out": str(out)})
+            print_json({"rows": [row.to_json() for row in rows], "failed": failed, "out": str(out)})
         elif rows:
-            print_table([_shown(row) for row in rows], COLUMNS[self.study])
+            print_table([_shown(row.to_json()) for row in rows], COLUMNS[self.study])
         for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in failed)):
             say(line)
         return 2 if failed else 0
 
-    def _rows(self, options: "CompareOptions", folders: "RunFolders", lines: list[str]) -> list[dict[str, Any]]:
+    def _rows(self, options: "CompareOptions", folders: "RunFolders", lines: list[str]) -> "Rows":
         from internalize.parity.experiments.ablations import compare_variants
         from internalize.parity.experiments.curricula import compare, compare_latency
 
@@ -146,10 +150,11 @@ class Compare:
             case study:
                 return compare_variants(study, options, folders)
 
-    def _draw(self, rows: list[dict[str, Any]], out: Path) -> list[str]:
+    def _draw(self, rows: "Rows", out: Path) -> list[str]:
         """Draw what has a figure, and return a line for each."""
         if self.study not in ("latency", "gates"):
             return []
+        from internalize.parity.experiments.ablations import VariantRow
         from internalize.report.figures.drawing import Drawing
         from internalize.report.figures.gates import draw_gates
         from internalize.report.figures.latency import draw_latency
@@ -158,11 +163,11 @@ class Compare:
 
         drawings: dict[str, Drawing] = {}
         if self.study == "latency":
-            for n in dict.fromkeys(row["n"] for row in rows):
-                drawings[f"latency-n{n}"] = draw_latency([row for row in rows if row["n"] == n])
-        for row in rows if self.study == "gates" else ():
-            name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
-            drawing = draw_gates([Run(Path(run)) for run in row["runs"]], name)
+            for n in dict.fromkeys(row.n for row in rows):
+                drawings[f"latency-n{n}"] = draw_latency([row.to_json() for row in rows if row.n == n])
+        for row in (row for row in rows if isinstance(row, VariantRow)):
+            name = f"{row.what.replace('=', '-').replace(' ', '-')}-n{row.n}-k{row.k}"
+            drawing = draw_gates([Run(Path(run)) for run in row.runs], name)
             drawings[drawing.name] = drawing
         return [f"drawn in {save(drawing.figure, out / 'figures', name)}" for name, drawing in drawings.items()]
 
