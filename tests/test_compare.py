@@ -202,11 +202,11 @@ def test_methods_that_are_none_are_refused():
 
 def test_over_seeds():
     same = over_seeds([1.0, 1.0], 100)
-    assert (same["accuracy_low"], same["accuracy_high"]) == wilson(200, 200)
-    assert (same["solved"], same["solved_low"], same["solved_high"]) == (2, *wilson(2, 2))
+    assert (same.accuracy_low, same.accuracy_high) == wilson(200, 200)
+    assert (same.solved, same.solved_low, same.solved_high) == (2, *wilson(2, 2))
     other = over_seeds([1.0, 0.98, 0.5], 100)
-    assert (other["accuracy_low"], other["accuracy_high"]) == (mean_interval([1.0, 0.98, 0.5])[1], 1.0)
-    assert other["solved"] == 1
+    assert (other.accuracy_low, other.accuracy_high) == (mean_interval([1.0, 0.98, 0.5])[1], 1.0)
+    assert other.solved == 1
     assert lower_median([3, None, 1]) == 3
     assert lower_median([None, None, 1]) is None
 
@@ -214,21 +214,21 @@ def test_over_seeds():
 def test_rows_of_other_comparisons_stay(tmp_path: Path):
     """Rows of another comparison, or of another size, are kept; a file of somebody else is refused and left alone."""
     small, large = {"n": 30, "k": 16}, {"n": 64, "k": 32}
-    keep_rows(tmp_path / "new", "gates", [{**small, "x": 1}])
-    keep_rows(tmp_path / "new", "latency", [{**small, "x": 2}])
-    keep_rows(tmp_path / "new", "gates", [{**large, "x": 3}])
-    keep_rows(tmp_path / "new", "gates", [{**small, "x": 4}])
+    keep_rows(tmp_path / "new", [{"of": "gates", **small, "x": 1}])
+    keep_rows(tmp_path / "new", [{"of": "latency", **small, "x": 2}])
+    keep_rows(tmp_path / "new", [{"of": "gates", **large, "x": 3}])
+    keep_rows(tmp_path / "new", [{"of": "gates", **small, "x": 4}])
     path = tmp_path / "new" / "rows.json"
     assert json.loads(path.read_text())["rows"] == [
         {"of": "latency", **small, "x": 2},
         {"of": "gates", **large, "x": 3},
         {"of": "gates", **small, "x": 4},
     ]
-    keep_rows(tmp_path / "new", "gates", [{**small, "what": "one", "x": 5}])
+    keep_rows(tmp_path / "new", [{"of": "gates", **small, "what": "one", "x": 5}])
     assert len(json.loads(path.read_text())["rows"]) == 4  # another variant at the same size
     path.write_text('{"rows": [{"method": "icot"}]}')
     with pytest.raises(InputError, match="rows.json is not of `internalize compare`"):
-        keep_rows(tmp_path / "new", "gates", [small])
+        keep_rows(tmp_path / "new", [{"of": "gates", **small}])
     assert "icot" in path.read_text()
 
 

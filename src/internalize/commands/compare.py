@@ -1,8 +1,9 @@
 """`internalize compare`."""
 
+from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -10,7 +11,18 @@ from internalize.commands.common_options import CORES, StudyOptions, command
 from internalize.commands.console import say
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders, Runner
-from internalize.parity.experiments.curricula import CompareOptions, compare, compare_latency
+from internalize.parity.experiments.curricula import (
+    CompareOptions,
+    CurriculumRow,
+    LatencyRow,
+    compare,
+    compare_latency,
+)
+
+if TYPE_CHECKING:
+    from internalize.parity.experiments.ablations import VariantRow
+
+    Rows = Sequence[CurriculumRow | LatencyRow | VariantRow]
 
 Study = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Study, tuple[str, ...]] = {
@@ -85,9 +97,10 @@ class Compare(StudyOptions):
             )
             rows = self._rows(options, folders, lines)
             lines += self._draw(rows, out)
-        return self.show_study({"rows": rows, "failed": failed, "out": str(out)}, _shown, COLUMNS[self.study], lines)
+        found = {"rows": [row.to_json() for row in rows], "failed": failed, "out": str(out)}
+        return self.show_study(found, _shown, COLUMNS[self.study], lines)
 
-    def _rows(self, options: CompareOptions, folders: RunFolders, lines: list[str]) -> list[dict[str, Any]]:
+    def _rows(self, options: CompareOptions, folders: RunFolders, lines: list[str]) -> "Rows":
         from internalize.parity.experiments.ablations import compare_variants
 
         match self.study:
@@ -98,10 +111,11 @@ class Compare(StudyOptions):
             case study:
                 return compare_variants(study, options, folders)
 
-    def _draw(self, rows: list[dict[str, Any]], out: Path) -> list[str]:
+    def _draw(self, rows: "Rows", out: Path) -> list[str]:
         """Draw what has a figure, and return a line for each."""
         if self.study not in ("latency", "gates"):
             return []
+        from internalize.parity.experiments.ablations import VariantRow
         from internalize.report.figures.drawing import Drawing
         from internalize.report.figures.gates import draw_gates
         from internalize.report.figures.latency import draw_latency
@@ -109,12 +123,12 @@ class Compare(StudyOptions):
 
         drawings: dict[str, Drawing] = {}
         if self.study == "latency":
-            for n in dict.fromkeys(row["n"] for row in rows):
+            for n in dict.fromkeys(row.n for row in rows):
                 name = f"latency-n{n}"
-                drawings[name] = draw_latency([row for row in rows if row["n"] == n], name)
-        for row in rows if self.study == "gates" else ():
-            name = f"{row['what'].replace('=', '-').replace(' ', '-')}-n{row['n']}-k{row['k']}"
-            drawings[name] = draw_gates([Run(Path(run)) for run in row["runs"]], name)
+                drawings[name] = draw_latency([row.to_json() for row in rows if row.n == n], name)
+        for row in (row for row in rows if isinstance(row, VariantRow)):
+            name = f"{row.what.replace('=', '-').replace(' ', '-')}-n{row.n}-k{row.k}"
+            drawings[name] = draw_gates([Run(Path(run)) for run in row.runs], name)
         return [f"drawn in {drawing.save(out / 'figures')}" for drawing in drawings.values()]
 
 

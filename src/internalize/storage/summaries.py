@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +19,24 @@ SOLVED: Final = 0.99
 ROWS: Final = "rows.json"
 
 
-def over_seeds(accuracies: Sequence[float], samples: int) -> Json:
-    """Accuracy and number of solved seeds, with intervals.
+@dataclass(frozen=True)
+class SeedSummary:
+    """Accuracy and number of solved seeds, with 95 % intervals."""
+
+    seeds: int
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    solved: int
+    solved_low: float
+    solved_high: float
+
+
+def over_seeds(accuracies: Sequence[float], samples: int) -> SeedSummary:
+    """Summarize the accuracies of some seeds.
 
     Args:
-        accuracies: one a seed.
+        accuracies: one per seed.
         samples: held-out samples of each seed. Where all seeds agree exactly the interval is about these, at these seeds.
     """
     mean, low, high = mean_interval(accuracies)
@@ -30,16 +44,15 @@ def over_seeds(accuracies: Sequence[float], samples: int) -> Json:
         trials = samples * len(accuracies)
         low, high = wilson(round(mean * trials), trials)
     solved = sum(value >= SOLVED for value in accuracies)
-    solved_low, solved_high = wilson(solved, len(accuracies))
-    return {
-        "seeds": len(accuracies),
-        "accuracy": mean,
-        "accuracy_low": max(low, 0.0),
-        "accuracy_high": min(high, 1.0),
-        "solved": solved,
-        "solved_low": solved_low,
-        "solved_high": solved_high,
-    }
+    return SeedSummary(len(accuracies), mean, max(low, 0.0), min(high, 1.0), solved, *wilson(solved, len(accuracies)))
+
+
+def flat(row: object) -> Json:
+    """The fields of a row as one JSON object, those of its summary over the seeds among them."""
+    found: Json = {}
+    for name, value in vars(row).items():
+        found |= vars(value) if isinstance(value, SeedSummary) else {name: value}
+    return found
 
 
 def first_solved(run: Run, stages: int, score: str = "accuracy") -> Json | None:
@@ -64,20 +77,18 @@ def mean_of(lines: Sequence[Json], key: str) -> float | None:
     return None if None in values else statistics.fmean(value for value in values if value is not None)
 
 
-def keep_rows(out: Path, of: str, rows: Sequence[Json]) -> list[Json]:
-    """Write rows to ``out/rows.json``, in the place of those with the same subject, and return them with what they are of."""
+def keep_rows(out: Path, rows: Sequence[Json]) -> None:
+    """Write rows to ``out/rows.json``, in the place of those with the same subject."""
     path = out / ROWS
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    marked: list[Json] = [{"of": of, **row} for row in rows]
-    own = {_subject(row) for row in marked}
+    own = {_subject(row) for row in rows}
     with writing(path), FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
         try:
             others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if present(path) else []
         except (KeyError, TypeError):
             raise InputError(f"{path} is not of `internalize compare`; choose another --out") from None
-        write_json(path, {"rows": [*others, *marked]})
-    return marked
+        write_json(path, {"rows": [*others, *rows]})
 
 
 def _subject(row: Json) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ is violated in its world and not in the control's.
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,7 +31,7 @@ from internalize.parity.options import SolveOptions
 from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.tree import ParityTree
 from internalize.storage.runs import Run
-from internalize.storage.summaries import SOLVED, Json, keep_rows, lower_median, over_seeds
+from internalize.storage.summaries import SOLVED, Json, SeedSummary, flat, keep_rows, lower_median, over_seeds
 
 Study = Literal["ablations", "gates", "simplifications"]
 CONTROL: Final = "control"
@@ -93,7 +93,36 @@ VARIANTS: Final[dict[Study, tuple[Variant, ...]]] = {
 }
 
 
-def compare_variants(study: Study, options: CompareOptions, folders: RunFolders) -> list[Json]:
+@dataclass(frozen=True)
+class VariantRow:
+    """What one variant came to over its seeds."""
+
+    of: Study
+    what: str
+    optimizer: Optimizer
+    n: int
+    k: int
+    summary: SeedSummary
+    breaks_at: dict[str, int]
+    """How many seeds break at each stage."""
+    breaks_at_median: float | None
+    level_accuracy: list[float]
+    seconds: float
+    runs: list[str]
+    gate_distance: dict[str, float]
+    """From the prescribed gates, of learned ones."""
+    answer_scale: list[float]
+    """See `answer_scale`."""
+    turned: list[Json] | None
+    """Of ablations: the certificates that explain it; None if it or its control was not judged."""
+
+    def to_json(self) -> Json:
+        """The row in ``rows.json``, without what its variant does not have."""
+        has = {"gate_distance": self.gate_distance, "answer_scale": self.answer_scale, "turned": self.of == "ablations"}
+        return {name: value for name, value in flat(self).items() if has.get(name, True)}
+
+
+def compare_variants(study: Study, options: CompareOptions, folders: RunFolders) -> list[VariantRow]:
     """Make every run that is missing, at the first of the sizes, and return a row for each variant.
 
     The runs are in ``out/<study>``, and the rows also in ``out/rows.json``.
@@ -103,12 +132,13 @@ def compare_variants(study: Study, options: CompareOptions, folders: RunFolders)
     """
     entries = [_VariantRuns(study, variant, options, folders.out) for variant in _chosen(study, options)]
     folders.fill([job for entry in entries for job in entry.jobs()])
+    entries = [entry for entry in entries if entry.runs()]
     if study == "ablations":
-        folders.fill([entry.certify() for entry in entries if entry.runs()])
-    rows = [row for entry in entries if entry.runs() and (row := entry.row())]
-    if study == "ablations":
-        _explain(rows, entries)
-    return keep_rows(folders.out, study, rows)
+        folders.fill([entry.certify() for entry in entries])
+    controls = {entry.variant.optimizer: entry for entry in entries if entry.variant.what == CONTROL}
+    rows = [entry.row(controls.get(entry.variant.optimizer)) for entry in entries]
+    keep_rows(folders.out, [row.to_json() for row in rows])
+    return rows
 
 
 def _chosen(study: Study, options: CompareOptions) -> list[Variant]:
@@ -161,38 +191,45 @@ class _VariantRuns:
         run = self.runs()[0].path
         return CertifyJob(self.out, self.place / "certificates" / run.name, run.relative_to(self.out))
 
-    def certificates(self) -> list[Json] | None:
+    def violated(self) -> dict[str, Json] | None:
+        """The certificates that are violated, by statement; None if the run was not judged."""
         kept = self.certify().runs[0]
-        return kept.result["certificates"] if kept.finished else None
+        if not kept.finished:
+            return None
+        return {c["statement"]: c for c in kept.result["certificates"] if c["verdict"] == "violated"}
 
-    def row(self) -> Json:
+    def row(self, control: "_VariantRuns | None") -> VariantRow:
         runs, adamw = self.runs(), self.variant.optimizer == "adamw"
-        n, k = self.options.sizes[0]
         results = [run.result for run in runs]
         stages = [_trained_levels(run) if adamw else _solved_levels(run) for run in runs]
         broken = [next((t + 1 for t, own in enumerate(some) if own[t] < SOLVED), None) for some in stages]
         counted = Counter(stage for stage in broken if stage is not None)
         held_out = self.options.eval_samples if adamw else SolveOptions.test_samples
-        row: Json = {
-            "what": self.variant.what,
-            "optimizer": self.variant.optimizer,
-            "n": n,
-            "k": k,
-            **over_seeds([result["accuracy"] for result in results], held_out),
-            "breaks_at": {str(stage): counted[stage] for stage in sorted(counted)},
-            "breaks_at_median": lower_median(broken),
-            "level_accuracy": [statistics.fmean(level) for level in zip(*(some[-1] for some in stages), strict=True)],
-            "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
-            "runs": [str(run.path) for run in runs],
-        }
-        last = [run.metrics()[-1] for run in runs]
-        if all("gate_distance" in line for line in last):
-            distances = [line["gate_distance"] for line in last]
-            row["gate_distance"] = {part: statistics.fmean(own[part] for own in distances) for part in distances[0]}
+        distances: list[dict[str, float]] = [run.metrics()[-1].get("gate_distance", {}) for run in runs]
         scales = [scale for run in runs if (scale := answer_scale(run.weights()))]
-        if scales:
-            row["answer_scale"] = [statistics.median(layer) for layer in zip(*scales, strict=True)]
-        return row
+        return VariantRow(
+            self.study,
+            self.variant.what,
+            self.variant.optimizer,
+            *self.options.sizes[0],
+            over_seeds([result["accuracy"] for result in results], held_out),
+            breaks_at={str(stage): counted[stage] for stage in sorted(counted)},
+            breaks_at_median=lower_median(broken),
+            level_accuracy=[statistics.fmean(level) for level in zip(*(some[-1] for some in stages), strict=True)],
+            seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
+            runs=[str(run.path) for run in runs],
+            gate_distance={part: statistics.fmean(own[part] for own in distances) for part in distances[0]},
+            answer_scale=[statistics.median(layer) for layer in zip(*scales, strict=True)],
+            turned=self._turned(control),
+        )
+
+    def _turned(self, control: "_VariantRuns | None") -> list[Json] | None:
+        """The certificates that are violated in this world and not in the control's, if both were judged."""
+        found, known = self.violated(), control and control.violated()
+        if found is None or known is None:
+            return None
+        told = ("statement", "claim", "measured", "bound", "reason")
+        return [{key: own[key] for key in told} for name, own in found.items() if name not in known]
 
 
 def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
@@ -238,16 +275,3 @@ def _solved_levels(run: Run) -> list[list[float]]:
         set_weights(model, read_weights(tensors, tree.levels, form, run.path))
         found.append(measure(model, [tree], sequence)[0]["level_accuracy"])
     return found
-
-
-def _explain(rows: Sequence[Json], entries: Sequence[_VariantRuns]) -> None:
-    """Add to every row the certificates that are violated in its world and not in its control's, if that was judged, too."""
-    judged = {(entry.variant.optimizer, entry.variant.what): entry.certificates() for entry in entries if entry.runs()}
-    told = ("statement", "claim", "measured", "bound", "reason")
-    for row in rows:
-        found, known = judged.get((row["optimizer"], row["what"])), judged.get((row["optimizer"], CONTROL))
-        row["turned"] = None
-        if found is not None and known is not None:
-            before = {c["statement"] for c in known if c["verdict"] == "violated"}
-            new = [c for c in found if c["verdict"] == "violated" and c["statement"] not in before]
-            row["turned"] = [{key: c[key] for key in told} for c in new]

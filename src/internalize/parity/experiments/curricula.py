@@ -14,7 +14,7 @@ a level trains the whole level, the level's others find nothing to do. The rows 
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -29,7 +29,17 @@ from internalize.parity.experiments.jobs import DescentJob, TrainJob
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.parity.task.tree import Levels
 from internalize.storage.runs import Run
-from internalize.storage.summaries import SOLVED, Json, first_solved, keep_rows, lower_median, median_of, over_seeds
+from internalize.storage.summaries import (
+    SOLVED,
+    Json,
+    SeedSummary,
+    first_solved,
+    flat,
+    keep_rows,
+    lower_median,
+    median_of,
+    over_seeds,
+)
 
 Optimizer = Literal["adamw", "algorithm-1"]
 OPTIMIZERS: Final[tuple[Optimizer, ...]] = get_args(Optimizer)
@@ -92,7 +102,60 @@ class CompareOptions:
         return TrainOptions(n=n, k=k, **asked)
 
 
-def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[Json]:
+@dataclass(frozen=True, kw_only=True)
+class CurriculumRow:
+    """What one method under one optimizer at one size came to, and what 99 % cost: lower medians over the seeds."""
+
+    method: Method
+    optimizer: Optimizer
+    n: int
+    k: int
+    lr: float | None
+    """The best rate; None under Algorithm 1."""
+    budget_samples: int
+    stages: int
+    passes: int
+    passes_by_level: int
+    summary: SeedSummary
+    idle_stages: float | None
+    steps_to_99: float | None
+    samples_to_99: float | None
+    seconds_to_99: float | None
+    tried: list[Json]
+    """What each rate came to, or each number of samples."""
+    seconds: float
+    runs: list[str]
+    latency: Json = field(default_factory=dict[str, Any])
+
+    def to_json(self) -> Json:
+        """The row in ``rows.json``."""
+        found = flat(self)
+        latency = found.pop("latency")
+        if self.optimizer == "adamw":  # the order of earlier files
+            found["tried"] = found.pop("tried")
+        return {"of": "curricula", **found, **latency}
+
+
+@dataclass(frozen=True)
+class LatencyRow:
+    """How long one way to answer takes at one size and batch."""
+
+    by: str
+    n: int
+    k: int
+    batch: int
+    passes: int
+    latency_ms: float
+    latency_ms_low: float
+    latency_ms_high: float
+    repeats: int
+
+    def to_json(self) -> Json:
+        """The row in ``rows.json``."""
+        return {"of": "latency", **vars(self)}
+
+
+def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[CurriculumRow]:
     """Make every run that is missing, and return a row for each size, optimizer and method.
 
     The runs are in ``out/curricula``, and the rows also in ``out/rows.json``.
@@ -108,15 +171,15 @@ def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line
     ]
     # Seed by seed, so that whoever stops early has something of every method.
     folders.fill([job for seed in options.seeds for entry in entries for job in entry.jobs(seed)])
-    found = [row for entry in entries if (row := entry.row())]
-    _add_latency(found, options.repeats)
+    found = _with_latency([row for entry in entries if (row := entry.row())], options.repeats)
     for row in found:
-        if row["idle_stages"]:
+        if row.idle_stages:
             say(
-                f"n={row['n']} k={row['k']} {row['optimizer']}: {row['idle_stages']} of the {row['stages']} stages of "
-                f"{row['method']} are idle, the level being learned already"
+                f"n={row.n} k={row.k} {row.optimizer}: {row.idle_stages} of the {row.stages} stages of "
+                f"{row.method} are idle, the level being learned already"
             )
-    return keep_rows(folders.out, "curricula", found)
+    keep_rows(folders.out, [row.to_json() for row in found])
+    return found
 
 
 @dataclass(frozen=True)
@@ -136,19 +199,21 @@ class _MethodRuns:
     def place(self, optimizer: str) -> Path:
         return Path("curricula") / f"n{self.n}-k{self.k}" / optimizer / self.method
 
-    def start(self, optimizer: Optimizer, budget: int, lr: float | None) -> Json:
-        """What a row says of its runs whatever they came to."""
-        passes = {"passes": self.k - 1, "passes_by_level": self.k.bit_length() - 1}
-        return {
-            "method": self.method,
-            "optimizer": optimizer,
-            "n": self.n,
-            "k": self.k,
-            "lr": lr,
-            "budget_samples": budget,
-            "stages": self.stages,
-            **(passes if self.method == "cot" else dict.fromkeys(passes, 1)),
-        }
+    def row_of(self, optimizer: Optimizer, results: Sequence[Json], samples: int, **more: Any) -> CurriculumRow:
+        """The row of the seeds' results, each on so many held-out samples."""
+        written = self.method == "cot"
+        return CurriculumRow(
+            method=self.method,
+            optimizer=optimizer,
+            n=self.n,
+            k=self.k,
+            stages=self.stages,
+            passes=self.k - 1 if written else 1,
+            passes_by_level=self.k.bit_length() - 1 if written else 1,
+            summary=over_seeds([result["accuracy"] for result in results], samples),
+            seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
+            **more,
+        )
 
 
 class _AdamW(_MethodRuns):
@@ -161,35 +226,37 @@ class _AdamW(_MethodRuns):
     def jobs(self, seed: int) -> list[TrainJob]:
         return [self.job(seed, lr) for lr in self.options.lr]
 
-    def row(self) -> Json | None:
+    def row(self) -> CurriculumRow | None:
         rows = [row for lr in self.options.lr if (row := self._at(lr))]
         if not rows:
             return None
-        best = max(rows, key=lambda row: (row["solved"], -_steps(row), row["accuracy"]))
         told = ("lr", "seeds", "solved", "accuracy", "steps_to_99")
-        return {**best, "tried": [{key: row[key] for key in told} for row in rows]}
+        tried = [{key: own[key] for key in told} for own in (row.to_json() for row in rows)]
+        return replace(max(rows, key=_goodness), tried=tried)
 
-    def _at(self, lr: float) -> Json | None:
+    def _at(self, lr: float) -> CurriculumRow | None:
         runs = [run for seed in self.options.seeds for run in self.job(seed, lr).runs if run.finished]
         if not runs:
             return None
-        results = [run.result for run in runs]
         solved = [first_solved(run, self.stages) for run in runs]
-        budget = self.options.steps * (self.k.bit_length() - 1) * self.options.batch
-        return {
-            **self.start("adamw", budget, lr),
-            **over_seeds([result["accuracy"] for result in results], self.options.eval_samples),
-            "idle_stages": lower_median([idle_stages(run) for run in runs]),
-            "steps_to_99": median_of(solved, "step"),
-            "samples_to_99": median_of(solved, "samples"),
-            "seconds_to_99": median_of(solved, "seconds"),
-            "seconds": round(statistics.fmean(result["seconds"] for result in results), 3),
-            "runs": [str(run.path) for run in runs],
-        }
+        return self.row_of(
+            "adamw",
+            [run.result for run in runs],
+            self.options.eval_samples,
+            lr=lr,
+            budget_samples=self.options.steps * (self.k.bit_length() - 1) * self.options.batch,
+            idle_stages=lower_median([idle_stages(run) for run in runs]),
+            steps_to_99=median_of(solved, "step"),
+            samples_to_99=median_of(solved, "samples"),
+            seconds_to_99=median_of(solved, "seconds"),
+            tried=[],
+            runs=[str(run.path) for run in runs],
+        )
 
 
-def _steps(row: Json) -> float:
-    return math.inf if row["steps_to_99"] is None else row["steps_to_99"]
+def _goodness(row: CurriculumRow) -> tuple[float, ...]:
+    steps = math.inf if row.steps_to_99 is None else row.steps_to_99
+    return row.summary.solved, -steps, row.summary.accuracy
 
 
 def idle_stages(run: Run) -> int:
@@ -226,23 +293,24 @@ class _Algorithm(_MethodRuns):
     def jobs(self, seed: int) -> list[DescentJob]:
         return [self.job(seed)]
 
-    def row(self) -> Json | None:
+    def row(self) -> CurriculumRow | None:
         jobs = [job for seed in self.options.seeds if (job := self.job(seed)).finished]
         if not jobs:
             return None
-        equal = [job.at(job.equal).result for job in jobs]
         solved = [_least(job) for job in jobs]
-        return {
-            **self.start("algorithm-1", self.budget, None),
-            **over_seeds([result["accuracy"] for result in equal], SolveOptions.test_samples),
-            "idle_stages": median_of([next(job.descent()).result for job in jobs], "idle_stages"),
-            "steps_to_99": median_of(solved, "steps"),
-            "samples_to_99": median_of(solved, "samples"),
-            "seconds_to_99": median_of(solved, "seconds"),
-            "tried": _tried(jobs),
-            "seconds": round(statistics.fmean(result["seconds"] for result in equal), 3),
-            "runs": list(dict.fromkeys(str(run.path) for job in jobs for run in job.runs)),
-        }
+        return self.row_of(
+            "algorithm-1",
+            [job.at(job.equal).result for job in jobs],
+            SolveOptions.test_samples,
+            lr=None,
+            budget_samples=self.budget,
+            idle_stages=median_of([next(job.descent()).result for job in jobs], "idle_stages"),
+            steps_to_99=median_of(solved, "steps"),
+            samples_to_99=median_of(solved, "samples"),
+            seconds_to_99=median_of(solved, "seconds"),
+            tried=_tried(jobs),
+            runs=list(dict.fromkeys(str(run.path) for job in jobs for run in job.runs)),
+        )
 
 
 def _least(job: DescentJob) -> Json | None:
@@ -259,36 +327,34 @@ def _tried(jobs: Sequence[DescentJob]) -> list[Json]:
     return [{"samples_per_stage": B, "seeds": len(own), "solved": sum(own)} for B, own in found.items()]
 
 
-def _add_latency(rows: Sequence[Json], repeats: int) -> None:
+def _with_latency(rows: Sequence[CurriculumRow], repeats: int) -> list[CurriculumRow]:
     """Time the models of all rows together, each by its first seed's."""
     from internalize.parity.model.latency import BATCHES, measure_latency, models_of
 
-    subjects = [(row, subject) for row in rows for subject in models_of(Run(Path(row["runs"][0])))]
+    found: list[Json] = [{} for _ in rows]
+    subjects = [
+        (own, subject) for own, row in zip(found, rows, strict=True) for subject in models_of(Run(Path(row.runs[0])))
+    ]
     for batch in BATCHES:
         measured = measure_latency([subject for _, subject in subjects], batch, repeats)
-        for (row, subject), latency in zip(subjects, measured, strict=True):
+        for (own, subject), latency in zip(subjects, measured, strict=True):
             name = "latency_ms" + ("_by_level" if subject.by == "level" else "") + (f"_{batch}" if batch > 1 else "")
-            row |= {name: latency.median, f"{name}_low": latency.low, f"{name}_high": latency.high}
+            own |= {name: latency.median, f"{name}_low": latency.low, f"{name}_high": latency.high}
+    return [replace(row, latency=own) for row, own in zip(rows, found, strict=True)]
 
 
-def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[Json]:
+def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[LatencyRow]:
     """Time every way to answer at every size and batch; the rows are also in ``out/rows.json``."""
     from internalize.parity.model.latency import BATCHES, measure_latency, new_models
 
     subjects = [subject for n, k in options.sizes for subject in new_models(n, k)]
-    found: list[Json] = []
+    found: list[LatencyRow] = []
     for place, batch in enumerate(BATCHES):
         folders.runner.report(place, len(BATCHES), f"batch {batch}")
         for subject, latency in zip(subjects, measure_latency(subjects, batch, options.repeats), strict=True):
             levels = subject.model.levels
-            size = {"by": subject.by, "n": levels.n, "k": levels.k, "batch": batch, "passes": subject.passes}
-            measured = {
-                "latency_ms": latency.median,
-                "latency_ms_low": latency.low,
-                "latency_ms_high": latency.high,
-                "repeats": latency.repeats,
-            }
-            found.append({**size, **measured})
+            found.append(LatencyRow(subject.by, levels.n, levels.k, batch, subject.passes, *astuple(latency)))
     folders.runner.report(len(BATCHES), len(BATCHES), "timed")
     say("weights are those before training: an answer takes as long whatever they are")
-    return keep_rows(folders.out, "latency", found)
+    keep_rows(folders.out, [row.to_json() for row in found])
+    return found
