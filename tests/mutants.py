@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from internalize.counter import Stream
 from internalize.parity.certificates import STATEMENTS, World, certify
 from internalize.parity.model.link import Link
 from internalize.parity.model.mask import masked_softmax
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.stages import ParityStage
+from internalize.random_words import Stream
 
 Mutate = Callable[[World], World]
 

@@ -1,4 +1,4 @@
-"""data.py and counter.py: the same samples in any portion, traces that multiply up, padding that hides."""
+"""data.py and random_words.py: the same samples in any portion, traces that multiply up, padding that hides."""
 
 import multiprocessing
 from itertools import pairwise
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize import Curriculum
-from internalize.counter import words
 from internalize.parity import ParityTree, add_trace, draw_bits, inference_input, parity_stages, stage_input
 from internalize.parity.task.data import draw_sequences
+from internalize.random_words import words
 from tests.strategies import seeds, trees
 
 

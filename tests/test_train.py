@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from internalize import InputError
-from internalize.counter import parse_seeds
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity import LevelTransformer, ParityTree, add_trace, draw_bits, stage_loss
 from internalize.parity.adamw.ensemble import Training
 from internalize.parity.adamw.train import train
 from internalize.parity.model.metrics import child_attention, measure
 from internalize.parity.options import Dtype, TrainOptions
+from internalize.random_words import parse_seeds
 from internalize.report.claims import spikes
 from internalize.storage.runs import Run
 from tests.tiny import stop_training

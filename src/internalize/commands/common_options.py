@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from internalize.commands.console import Flag, default_out, print_json, print_table, say
-from internalize.counter import check_seed, parse_seeds
 from internalize.errors import InputError
+from internalize.random_words import check_seed, parse_seeds
 
 if TYPE_CHECKING:
     from internalize.storage.runs import Run

@@ -68,7 +68,7 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             keep(result)
         self.show(result, _summary(result["rows"]), _COLUMNS)
         for account in () if self.json else result["accounts"]:
-            print_text(_told(account))
+            print_text(_in_words(account))
         return 0
 
 
@@ -78,7 +78,7 @@ _COLUMNS = (
 )
 
 
-def _told(account: dict[str, Any]) -> str:
+def _in_words(account: dict[str, Any]) -> str:
     """An account of a stage in a line."""
     missing = [f"{each['step']} ({each['reason']})" for each in account["missing"]]
     of = f"stage {account['stage']}, {account['hidden']} hidden, {account['steps']} steps with the answer"

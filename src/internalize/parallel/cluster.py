@@ -22,13 +22,13 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 def run_on_ray(
-    ends: JobTracker[J], address: str | None, at_once: int | None, how_to_continue: str, *, attempts: int
+    tracker: JobTracker[J], address: str | None, at_once: int | None, how_to_continue: str, *, attempts: int
 ) -> list[Killed[J]]:
     """Run the jobs of a tracker, each on one CPU of the cluster, and return those whose workers died too often.
 
     Args:
-        ends: the jobs, and who hears of them: of progress whenever one has ended.
-        address: of the cluster; without one, a cluster of this machine alone that ends with the jobs.
+        tracker: the jobs, and who hears of them: of progress whenever one has ended.
+        address: of the cluster; without one, a cluster of this machine alone that tracker with the jobs.
         at_once: at most so many at once; default: as many as the cluster has CPUs.
         how_to_continue: what the user is told after an interruption or a crash.
         attempts: how often a job is begun whose worker dies.
@@ -36,7 +36,7 @@ def run_on_ray(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM; jobs that have not ended are dropped.
     """
-    jobs = ends.jobs
+    jobs = tracker.jobs
     crashes: list[str] = []
     killed: list[Killed[J]] = []
     with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
@@ -50,17 +50,17 @@ def run_on_ray(
             for task in ray.wait(list(running), num_returns=1, timeout=0.2)[0]:
                 number = running.pop(task)
                 try:
-                    ends.ended(number, ray.get(task))
+                    tracker.ended(number, ray.get(task))
                 except (
                     ray.exceptions.WorkerCrashedError,
                     ray.exceptions.OutOfMemoryError,
                     ray.exceptions.NodeDiedError,
                 ) as error:
                     killed.append(Killed(jobs[number], f"its worker died: {str(error).splitlines()[0]}"))
-                    ends.gone(number)
+                    tracker.gone(number)
                 except ray.exceptions.RayError as error:  # a bug in the job
                     crashes.append(f"{jobs[number].name}: {error}")
-                    ends.gone(number)
+                    tracker.gone(number)
     if interrupt.requested:
         raise Interrupted(how_to_continue)
     if crashes:

@@ -55,7 +55,7 @@ MayBegin = Callable[[J, Sequence[J]], bool]
 
 
 def run_all(
-    ends: "JobTracker[J]",
+    tracker: "JobTracker[J]",
     processes: int,
     how_to_continue: str,
     *,
@@ -67,7 +67,7 @@ def run_all(
     One at a time needs no other process.
 
     Args:
-        ends: the jobs, and who hears of them.
+        tracker: the jobs, and who hears of them.
         processes: how many at once.
         how_to_continue: what the user is told after an interruption or a crash.
         attempts: how often a job is started whose process is killed, by the system when memory runs out for instance.
@@ -79,16 +79,16 @@ def run_all(
     """
     killed: list[Killed[J]] = []
     with Interruptible() as interrupt:
-        if min(processes, len(ends.jobs)) > 1:
-            crew = _ProcessPool(ends, attempts, interrupt, may_begin)
-            crew.work(processes)
-            killed = crew.killed
-            if crew.killed_early and not interrupt.requested:
-                raise MachineError(f"{crew.killed_early} before its first run; {how_to_continue}")
-            if crew.crashes and not interrupt.requested:
-                raise RuntimeError(f"{'; '.join(crew.crashes)}; tracebacks are above, and {how_to_continue}")
+        if min(processes, len(tracker.jobs)) > 1:
+            pool = _ProcessPool(tracker, attempts, interrupt, may_begin)
+            pool.work(processes)
+            killed = pool.killed
+            if pool.killed_early and not interrupt.requested:
+                raise MachineError(f"{pool.killed_early} before its first run; {how_to_continue}")
+            if pool.crashes and not interrupt.requested:
+                raise RuntimeError(f"{'; '.join(pool.crashes)}; tracebacks are above, and {how_to_continue}")
         else:
-            _one_by_one(ends, interrupt)
+            _one_by_one(tracker, interrupt)
     if interrupt.requested:
         raise Interrupted(how_to_continue)
     return killed
@@ -107,22 +107,22 @@ def torch_threads(count: int) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def _one_by_one(ends: "JobTracker[J]", interrupt: Interruptible) -> None:
-    for number, job in enumerate(ends.jobs):
+def _one_by_one(tracker: "JobTracker[J]", interrupt: Interruptible) -> None:
+    for number, job in enumerate(tracker.jobs):
         if interrupt.requested:
             return
 
         def seen(done: int, text: str, number: int = number) -> None:
             if interrupt.requested:  # before the job could hear of it
                 signal.raise_signal(signal.SIGTERM)
-            ends.at(number, Place(done, text))
+            tracker.at(number, Place(done, text))
 
         try:
             how = outcome(job, seen)
         except Interrupted:
             interrupt.requested = True
             return
-        ends.ended(number, how)
+        tracker.ended(number, how)
 
 
 class JobTracker(Generic[J]):
@@ -226,8 +226,8 @@ class _Worker:
 class _ProcessPool(Generic[J]):
     """Processes at work, by the pipes to them."""
 
-    def __init__(self, ends: JobTracker[J], attempts: int, interrupt: Interruptible, may_begin: MayBegin[J]) -> None:
-        self.jobs, self.ends, self.interrupt, self.may_begin = ends.jobs, ends, interrupt, may_begin
+    def __init__(self, tracker: JobTracker[J], attempts: int, interrupt: Interruptible, may_begin: MayBegin[J]) -> None:
+        self.jobs, self.tracker, self.interrupt, self.may_begin = tracker.jobs, tracker, interrupt, may_begin
         self.waiting = deque(range(len(self.jobs)))
         self.left = [attempts] * len(self.jobs)
         self.workers: dict[Connection, _Worker] = {}
@@ -278,10 +278,10 @@ class _ProcessPool(Generic[J]):
         try:
             message: Ready | Place | Ended = pipe.recv()
             if isinstance(message, Place) and worker.job is not None:
-                self.ends.at(worker.job, message)
+                self.tracker.at(worker.job, message)
                 return
             if isinstance(message, Ended) and worker.job is not None:
-                self.ends.ended(worker.job, message)
+                self.tracker.ended(worker.job, message)
             worker.job = None
             self.idle.append(pipe)
         except (EOFError, OSError):
@@ -326,7 +326,7 @@ class _ProcessPool(Generic[J]):
             else:
                 how = f"ended with status {status}" if status else "was stopped by somebody else"
                 self.crashes.append(f"the process of {job.name} {how}")
-            self.ends.gone(worker.job)
+            self.tracker.gone(worker.job)
         if self.waiting:
             self._hire()
 

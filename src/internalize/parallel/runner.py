@@ -57,18 +57,18 @@ class Runner:
     ) -> list[Killed[J]]:
         """Run the jobs, and return those whose processes were killed too often.
 
-        `refused` and `finished` are called in this process, with each job that ends.
+        `refused` and `finished` are called in this process, with each job that tracker.
 
         `may_begin` is for processes of this machine only.
 
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, with everything saved.
         """
-        ends = JobTracker(jobs, report or self.report, refused, finished)
+        tracker = JobTracker(jobs, report or self.report, refused, finished)
         if self.backend == "ray":
-            return run_on_ray(ends, self.address, self.processes, how_to_continue, attempts=self.attempts)
+            return run_on_ray(tracker, self.address, self.processes, how_to_continue, attempts=self.attempts)
         processes = self.processes or os.cpu_count() or 1
-        return run_all(ends, processes, how_to_continue, attempts=self.attempts, may_begin=may_begin)
+        return run_all(tracker, processes, how_to_continue, attempts=self.attempts, may_begin=may_begin)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from internalize.counter import check_seed
 from internalize.curriculum import Curriculum, Method
 from internalize.errors import InputError, check_choices
+from internalize.random_words import check_seed
 
 Dtype = Literal["float32", "float64"]
 Grid = Literal["none", "1", "K"]

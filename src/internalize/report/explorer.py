@@ -22,7 +22,6 @@ from typing import Final, cast
 import torch
 from torch import Tensor
 
-from internalize.counter import Stream
 from internalize.errors import InputError
 from internalize.parity.adamw.groups import options_of
 from internalize.parity.algorithm1.recovery import split
@@ -32,6 +31,7 @@ from internalize.parity.model.transformer import LevelTransformer, set_weights
 from internalize.parity.model.weights import read_weights
 from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.tree import ParityTree
+from internalize.random_words import Stream
 from internalize.storage.files import Json
 from internalize.storage.runs import Run
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from internalize.counter import check_seed, words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import Say, read_examples
 from internalize.lm.data.tasks import Task, TaskStream, get_task, is_task, usage
 from internalize.lm.options import LmTrainOptions
+from internalize.random_words import check_seed, words
 from internalize.storage.files import reading
 
 _BLOCK: Final = 256

@@ -17,7 +17,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
 from internalize.lm.evaluation.linear_baseline import LINEAR, LinearComparison, SeedRow, compare_with_linear, seed_row
@@ -28,6 +27,7 @@ from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.internalization import SAMPLE
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec
 from internalize.parallel.runner import RunFolders, Runner
+from internalize.random_words import check_seed
 from internalize.storage.files import Json, present, write_json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of, over_seeds

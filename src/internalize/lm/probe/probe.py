@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.probe.discriminant import chance, fit, tally
 from internalize.lm.probe.gradient_signal import Children, measure_signals
@@ -20,6 +19,7 @@ from internalize.lm.probe.probed_models import FEWEST, ProbedModels
 from internalize.lm.probe.stalls import accounts
 from internalize.lm.probe.states import Budget, Cells, Readings, Sequences, at_positions, cells_of, places, read_states
 from internalize.lm.stages.chains import TextFormat
+from internalize.random_words import words
 from internalize.storage.files import Json
 
 

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from internalize.counter import Stream, words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import IGNORED, Row, TextStages
 from internalize.lm.stages.schedule import Schedule
+from internalize.random_words import Stream, words
 
 _CHANCES = 4
 """Random numbers of one training example: replayed?, which stage or how much, smoothing, loss on hidden slots."""

@@ -23,7 +23,6 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
-from internalize.counter import Stream
 from internalize.errors import InputError
 from internalize.parity.model.backward import LevelGradients
 from internalize.parity.model.cot import CoTTransformer
@@ -37,6 +36,7 @@ from internalize.parity.options import TrainOptions
 from internalize.parity.task.data import draw_sequences, inference_input, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
+from internalize.random_words import Stream
 from internalize.storage.files import Json
 
 ARITHMETIC = 2

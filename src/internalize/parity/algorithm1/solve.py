@@ -38,7 +38,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from internalize.counter import words
 from internalize.errors import InputError
 from internalize.parity.algorithm1.recovery import StageRecord, quantise, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
@@ -47,6 +46,7 @@ from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOpti
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import off_child_mass
 from internalize.parity.theory.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
+from internalize.random_words import words
 
 _LEAKS = 0.75
 """A mean step on children below this part of K, with little noise, is due to what the layers below give."""

@@ -17,12 +17,12 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from internalize.counter import Stream
 from internalize.parity.model.link import Link
 from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel
 from internalize.parity.model.transformer import LevelTransformer, set_weights
 from internalize.parity.task.data import draw_bits
 from internalize.parity.task.tree import ParityTree
+from internalize.random_words import Stream
 
 
 @dataclass(frozen=True)

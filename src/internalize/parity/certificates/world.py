@@ -33,7 +33,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from internalize.counter import Stream
 from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.parity.certificates.ingredients import ingredients_of_run, ingredients_of_solve
@@ -47,6 +46,7 @@ from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.stages import ParityStage, parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.prediction import Setting
+from internalize.random_words import Stream
 from internalize.storage.runs import Run
 
 Layers = tuple[Tensor, ...]

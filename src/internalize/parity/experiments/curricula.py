@@ -21,13 +21,13 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import tyro
 
-from internalize.counter import check_seed
 from internalize.curriculum import METHODS, Curriculum, Method
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders
 from internalize.parity.experiments.jobs import DescentJob, TrainJob
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.parity.task.tree import Levels
+from internalize.random_words import check_seed
 from internalize.storage.runs import Run
 from internalize.storage.summaries import (
     SOLVED,

@@ -22,11 +22,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from internalize.counter import words
 from internalize.parity.model.link import COSINE, get_link
 from internalize.parity.model.transformer import BlockTransformer, at_layer, check_width
 from internalize.parity.options import ParityModelOptions
 from internalize.parity.task.tree import Levels
+from internalize.random_words import words
 
 STREAMS: Final = 4
 """Streams of ``output="streams"``; hyper-connections are usually given four."""

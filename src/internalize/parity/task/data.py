@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
-from internalize.counter import Stream, words
 from internalize.parity.task.bitmatrix import LONG, Words, filled, transposed, write_nodes
 from internalize.parity.task.stages import ParityStage
 from internalize.parity.task.tree import ParityTree
+from internalize.random_words import Stream, words
 
 
 def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> Words:

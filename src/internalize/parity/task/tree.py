@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from internalize.counter import words
 from internalize.errors import InputError
+from internalize.random_words import words
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def draw_curricula(rows: Sequence[Json]) -> Drawing:
             _draw_size(axes, [row for row in rows if (row["n"], row["k"]) == (n, k)])
             axes.set_title(f"n = {n}, k = {k}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    told = "; ".join(_told(row) for row in rows if row["method"] in ("icot", "log-icot"))
+    told = "; ".join(_in_words(row) for row in rows if row["method"] in ("icot", "log-icot"))
     return Drawing(
         name="curricula",
         figure=figure,
@@ -58,6 +58,6 @@ def _draw_size(axes: Axes, rows: Sequence[Json]) -> None:
     axes.set_xlabel("samples to 99 %")
 
 
-def _told(row: Json) -> str:
+def _in_words(row: Json) -> str:
     samples = "never" if row["samples_to_99"] is None else f"{row['samples_to_99']:.0f}"
     return f"{row['method']} under {row['optimizer']} at n = {row['n']} {samples}"

@@ -39,7 +39,7 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
         bar.set_label("share of runs that succeed")
         if half:
             figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    told = _told(half, by)
+    told = _in_words(half, by)
     runs = [row["cells"] - row["failed"] for row in rows]
     most = f"{min(runs)} to {max(runs)}" if min(runs) != max(runs) else str(runs[0])
     return Drawing(
@@ -112,7 +112,7 @@ def _mark(axes: Axes, points: Sequence[Json], columns: Sequence[Any], x: str) ->
             note(axes, text, place, (0, 3), xycoords=("data", "axes fraction"), ha="center", fontsize=7)
 
 
-def _told(points: Sequence[Json], by: Sequence[str]) -> str:
+def _in_words(points: Sequence[Json], by: Sequence[str]) -> str:
     """The deviations in words."""
     texts: list[str] = []
     for point in points:

@@ -65,7 +65,7 @@ def draw_reading(result: Json) -> Drawing:
             f"reads the step there in {_percent} of the examples or more. Red lines are between steps that are hidden and "
             "those that are shown, dotted lines between levels."
         ),
-        alt=f"{len(used)} heat maps of {layers} layers over {len(steps)} steps. {_told(rows, blocks[-1])}",
+        alt=f"{len(used)} heat maps of {layers} layers over {len(steps)} steps. {_in_words(rows, blocks[-1])}",
     )
 
 
@@ -111,7 +111,7 @@ def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int, 
     axes.tick_params(length=0)
 
 
-def _told(rows: Sequence[Json], panels: Sequence[tuple[int, int]]) -> str:
+def _in_words(rows: Sequence[Json], panels: Sequence[tuple[int, int]]) -> str:
     """In words: the lowest layer from which each step can be read."""
     texts: list[str] = []
     for stage, hidden in panels:

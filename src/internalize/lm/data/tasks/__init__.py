@@ -7,12 +7,12 @@ part of it: `parity:n=16,k=8,seed=3`.
 from dataclasses import fields
 from typing import Any, Final, cast
 
-from internalize.counter import check_seed
 from internalize.errors import InputError
 from internalize.lm.data.tasks.base import Task, TaskStream
 from internalize.lm.data.tasks.hops import Hops
 from internalize.lm.data.tasks.multiply import Multiply, MultiplyTree
 from internalize.lm.data.tasks.parity import Parity
+from internalize.random_words import check_seed
 
 _KINDS: Final[dict[str, type[Task]]] = {kind.name: kind for kind in (Parity, Multiply, MultiplyTree, Hops)}
 TASKS: Final[dict[str, dict[str, int]]] = {

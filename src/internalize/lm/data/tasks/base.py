@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
-from internalize.counter import check_seed
 from internalize.lm.data.example import Example
+from internalize.random_words import check_seed
 
 TaskStream = Literal["train", "validation", "test"]
 

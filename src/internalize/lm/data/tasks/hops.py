@@ -11,10 +11,10 @@ from itertools import pairwise
 from math import perm
 from typing import ClassVar, Final
 
-from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.tasks.base import Task, TaskStream
+from internalize.random_words import words
 
 # A thing's place in this list is part of every example ever drawn: append nothing, reorder nothing.
 _LIST: Final = (

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, Final
 
-from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.tasks.base import Task, TaskStream
+from internalize.random_words import words
 
 _WORD_BITS: Final = 64
 _MAX_DIGITS: Final = 100

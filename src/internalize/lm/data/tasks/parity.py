@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Final
 
-from internalize.counter import words
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.tasks.base import Task, TaskStream
+from internalize.random_words import words
 
 _WORD_BITS: Final = 64
 _MAX_N: Final = 100_000
