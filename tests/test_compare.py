@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from internalize.commands import cli
-from internalize.errors import InputError
+from internalize.errors import MACHINE, InputError, KilledReason
 from internalize.intervals import mean_interval, wilson
+from internalize.parallel import runner
 from internalize.parallel.interrupt import Interrupted
+from internalize.parallel.pool import JobTracker, Killed, run_all
 from internalize.parallel.runner import RunFolders, Runner
 from internalize.parity.algorithm1.solve import solve
 from internalize.parity.experiments.curricula import CompareOptions, compare, idle_stages
@@ -164,6 +166,26 @@ def test_a_refused_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(table) == 3
     assert table[2].split()[:4] == ["8", "4", "algorithm-1", "cot"]
     assert "1/1" in table[2]
+
+
+def test_a_killed_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """The others finish, their rows are there, and the status is neither a verdict nor a bug."""
+    monkeypatch.setattr(runner, "run_all", killing_the_first)
+    command = ["compare", *ARGUMENTS, "--out", str(tmp_path), "--methods", "cot", "--lr", "0.1", "--json"]
+    assert cli.main(command) == MACHINE
+    found = json.loads(capsys.readouterr().out)
+    (failed,) = found["failed"]
+    assert failed["reason"] == "its process was killed by SIGKILL"
+    assert len(found["rows"]) == 2
+    monkeypatch.undo()
+    assert cli.main([*command, "--resume"]) == 0
+
+
+def killing_the_first(tracker: JobTracker[Any], *args: Any, **more: Any) -> list[Killed[Any]]:
+    """What `run_all` does if the process of the first job is always killed."""
+    first, *tracker.jobs = tracker.jobs
+    assert run_all(tracker, *args, **more) == []
+    return [Killed(first, KilledReason("its process was killed by SIGKILL"))]
 
 
 @pytest.mark.parametrize(

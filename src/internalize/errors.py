@@ -26,6 +26,10 @@ class MachineError(Exception):
     """The machine or a library ended the work, and what was finished is kept: one line and exit status 71."""
 
 
+class KilledReason(str):
+    """Why the machine ended a job. A refused job has a plain string, and another exit status."""
+
+
 def check_choices(options: object) -> None:
     """Refuse a value that is none of its field's. The command line does so by itself; Python does not."""
     for name, kind in get_type_hints(type(options)).items():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from internalize.commands.console import Flag, default_out, print_json, print_table, say
-from internalize.errors import InputError
+from internalize.errors import MACHINE, WRONG, InputError, KilledReason
 from internalize.random_words import check_seed, parse_seeds
 
 if TYPE_CHECKING:
@@ -185,4 +185,6 @@ class StudyOptions(RunOptions, JobsOption):
             self.show(found, [shown(row) for row in found["rows"]], columns)
         for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in found["failed"])):
             say(line)
-        return 2 if found["failed"] else 0
+        if any(isinstance(failure["reason"], KilledReason) for failure in found["failed"]):
+            return MACHINE
+        return WRONG if found["failed"] else 0

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Final
 
-from internalize.errors import InputError
+from internalize.errors import InputError, KilledReason
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import J, JobTracker, Killed, outcome
 
@@ -56,7 +56,7 @@ def run_on_ray(
                     ray.exceptions.OutOfMemoryError,
                     ray.exceptions.NodeDiedError,
                 ) as error:
-                    killed.append(Killed(jobs[number], f"its worker died: {str(error).splitlines()[0]}"))
+                    killed.append(Killed(jobs[number], KilledReason(f"its worker died: {str(error).splitlines()[0]}")))
                     tracker.gone(number)
                 except ray.exceptions.RayError as error:  # a bug in the job
                     crashes.append(f"{jobs[number].name}: {error}")

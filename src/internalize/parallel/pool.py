@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, Protocol, TypeVar
 
-from internalize.errors import MACHINE, InputError, MachineError
+from internalize.errors import MACHINE, InputError, KilledReason, MachineError
 from internalize.parallel.exit_status import end_with
 from internalize.parallel.interrupt import Interrupted, Interruptible
 
@@ -203,15 +203,15 @@ class Killed(Generic[J]):
     """A job whose process was killed as often as it was started, and by what."""
 
     job: J
-    reason: str
+    reason: KilledReason
 
 
-def _how_killed(status: int) -> str:
+def _how_killed(status: int) -> KilledReason:
     if status == MACHINE:
-        return "a library ended its process; its message is above"
+        return KilledReason("a library ended its process; its message is above")
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
     cause = "; the likely cause is too little memory" if name == "SIGKILL" else ""
-    return f"its process was killed by {name}{cause}"
+    return KilledReason(f"its process was killed by {name}{cause}")
 
 
 # The process that began them

@@ -12,7 +12,7 @@ A sweep keeps its rows in `storage.sweep_store` instead and hands results to the
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -125,9 +125,8 @@ class RunFolders:
     resume: bool = False
     runner: Runner = Runner(1)
     on_refused: Callable[[str, str], None] | None = None
-    """Called with the name of a job that cannot be done, and why. Default: an error once the other jobs are done."""
-    killed: list[str] = field(default_factory=list[str])
-    """Jobs whose processes were killed too often, each with the reason."""
+    """Called with the name of a job that cannot be done, and why; a `KilledReason` if the machine ended it. Default: an error
+    once the other jobs are done."""
 
     def __post_init__(self) -> None:
         if Run(self.out).exists:
@@ -160,16 +159,16 @@ class RunFolders:
             if self.on_refused is not None:
                 self.on_refused(job.name, reason)
 
-        for lost in self.runner.run(
+        killed = self.runner.run(
             [job for job in jobs if not job.finished],
             refused=refused,
             finished=finished,
             may_begin=may_begin,
             how_to_continue=how_to_continue,
-        ):
-            self.killed.append(f"{lost.job.name}: {lost.reason}")
+        )
+        for lost in killed:
             refused(lost.job, lost.reason)
-        if self.killed and self.on_refused is None:
-            raise MachineError(f"{'; '.join(self.killed)}; what is finished is kept, and {how_to_continue}")
+        if killed and self.on_refused is None:
+            raise MachineError(f"{'; '.join(refusals)}; what is finished is kept, and {how_to_continue}")
         if refusals and self.on_refused is None:
             raise InputError("; ".join(dict.fromkeys(refusals)))
