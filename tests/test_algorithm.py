@@ -1,4 +1,4 @@
-"""algorithm.py, streaming.py and the bound of freezing.py: Algorithm 1 solves, freezes, fails and says why."""
+"""solve.py, streaming.py and the bound of freezing.py: Algorithm 1 solves, freezes, fails and says why."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""forms.py: Algorithm 1 with other curricula, masks and gates, and without rounding."""
+"""weight_layouts.py: Algorithm 1 with other curricula, masks and gates, and without rounding."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,9 @@ from internalize.parity import (
     stage_loss,
 )
 from internalize.parity.algorithm1 import solve as algorithm_module
-from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.algorithm1.recovery import quantise
 from internalize.parity.algorithm1.solve import SolveState, samples_of, setting_of, solve
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
 from internalize.parity.algorithm1.weight_layouts import BlockModel, CotModel, stages_of
 from internalize.parity.model.weights import level_parts

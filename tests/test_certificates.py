@@ -13,8 +13,8 @@ from internalize.certificate import Finding
 from internalize.curriculum import Method
 from internalize.errors import InputError
 from internalize.parity.adamw.train import train
-from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.certificates import (
     STATEMENTS,
     Certificate,

@@ -9,9 +9,9 @@ from torch import Tensor
 from internalize import InputError
 from internalize.commands import cli
 from internalize.parity import ParityTree, paper_gates
-from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.algorithm1.solve import solve
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.certificates import STATEMENTS, Certificate, World, certify
 from internalize.parity.options import SolveOptions
 from internalize.storage.runs import Run, begin_runs

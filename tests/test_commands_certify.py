@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from internalize.commands import cli
-from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.certificates import STATEMENTS
 from internalize.parity.options import SolveOptions
 from internalize.storage.files import save_tensors

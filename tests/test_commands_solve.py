@@ -10,7 +10,7 @@ import pytest
 
 from internalize import InputError
 from internalize.commands import cli
-from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.options import SolveOptions
 from internalize.parity.theory.prediction import Setting, predict
 from internalize.storage.runs import Run, list_runs

@@ -8,7 +8,7 @@ import pytest
 from internalize.commands.cli import main, parse
 from internalize.errors import InputError
 from internalize.lm.data.tasks import get_task, is_task
-from tests.pages import BY_NAME, PAGES, ROOT, commands, python_blocks
+from tests.documentation_pages import BY_NAME, PAGES, ROOT, commands, python_blocks
 
 BLOCKS = {f"{name}-{number}": code for name in BY_NAME for number, code in enumerate(python_blocks(BY_NAME[name]), 1)}
 COMMANDS = {

@@ -7,8 +7,8 @@ import pytest
 
 import internalize
 from internalize.parity.certificates import STATEMENTS
+from tests.documentation_pages import BY_NAME, PAGES, ROOT
 from tests.faults.line_strategies import commands
-from tests.pages import BY_NAME, PAGES, ROOT
 
 HOUSE = Path(internalize.__file__).parent
 STATEMENT_ROWS = re.findall(

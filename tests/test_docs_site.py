@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import PAGES, ROOT
+from tests.documentation_pages import PAGES, ROOT
 
 
 def test_the_site(tmp_path: Path):

@@ -19,7 +19,7 @@ LOWER_FIRST = [
     "bench report commands",
 ]
 ORDER = " ".join(LOWER_FIRST).split()
-SAME_ROLE = {"jobs.py", "loss.py", "options.py", "train.py", "world.py"}
+SAME_ROLE = {"jobs.py", "options.py", "train.py", "world.py"}
 """Files that play the same role in both wings."""
 
 

@@ -1,4 +1,4 @@
-"""lm/batches.py: positions become batches, the same whoever prepares them, with replay and smoothing as drawn."""
+"""lm/training/collator.py: positions become batches, the same whoever prepares them, with replay and smoothing as drawn."""
 
 import math
 from collections import Counter

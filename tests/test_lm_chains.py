@@ -1,4 +1,4 @@
-"""lm/chains.py: examples in tokens, with a word tokenizer and with a byte-level one, and answers read back."""
+"""lm/stages/chains.py: examples in tokens, with a word tokenizer and with a byte-level one, and answers read back."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""lm/removal.py: what a stage leaves of a chain, for every method, and that it gives nothing of the chain away."""
+"""lm/stages/removal.py: what a stage leaves of a chain, for every method, and that it gives nothing of the chain away."""
 
 import math
 from itertools import pairwise

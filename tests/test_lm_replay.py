@@ -1,4 +1,4 @@
-"""lm/removal.py: replayed examples, of earlier stages, of smaller counts, and with steps scattered over the chain."""
+"""lm/stages/removal.py: replayed examples, of earlier stages, of smaller counts, and with steps scattered over the chain."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""lm/schedule.py: when stages begin, and the published schedule as golden numbers."""
+"""lm/stages/schedule.py: when stages begin, and the published schedule as golden numbers."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""paper.py: trains what is missing, reuses what is finished, rebuilds what is damaged, survives being stopped."""
+"""reproduce.py: trains what is missing, reuses what is finished, rebuilds what is damaged, survives being stopped."""
 
 import shutil
 import signal

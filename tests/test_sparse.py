@@ -7,8 +7,8 @@ import torch
 
 from internalize.errors import InputError
 from internalize.parity import COSINE, CoTTransformer, LevelTransformer, ParityTree, add_trace, draw_bits, get_link
-from internalize.parity.algorithm1.checkpoints import solve_kept
 from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.model.latency import measure_latency, models_of
 from internalize.parity.model.sparse import WAYS, SparseModel
 from internalize.parity.model.transformer import set_weights

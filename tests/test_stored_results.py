@@ -9,7 +9,7 @@ from tools.numbers_language import _leads, _of_method, _right, _runs_back, _stal
 from tools.numbers_parity import _compared, everything_learned
 from tools.results import against_linear, path_of, stored
 
-from tests.pages import PAGES
+from tests.documentation_pages import PAGES
 
 PROSE = [" ".join(page.read_text(encoding="utf-8").split()) for page in PAGES]
 

@@ -1,4 +1,4 @@
-"""sweep.py, cells.py and the command: every cell once, whoever is killed, and the rows of `solve` and `train` themselves."""
+"""sweep.py, sweep_store.py and the command: every cell once, whoever is killed, and the rows of `solve` and `train` themselves."""
 
 import json
 import multiprocessing

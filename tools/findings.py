@@ -24,8 +24,8 @@ from tools.numbers import with_numbers
 from tools.results import DOCS, path_of, read, stored
 from tools.seeds import check_options, each_against_linear, with_more_seeds
 
-from internalize.report import tables as columns
-from internalize.report.tables import Columns, Table
+from internalize.report import comparison_tables as columns
+from internalize.report.comparison_tables import Columns, Table
 
 PAGES = (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ from tools.stalls import STALLS, by_setting
 
 from internalize.intervals import mean_interval
 from internalize.lm.evaluation.linear_baseline import LINEAR
-from internalize.report import tables as columns
-from internalize.report.tables import Columns
+from internalize.report import comparison_tables as columns
+from internalize.report.comparison_tables import Columns
 
 Row = dict[str, Any]
 Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]

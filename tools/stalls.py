@@ -11,8 +11,8 @@ from typing import Any
 from internalize.lm.probe.probe import probe
 from internalize.lm.probe.probed_models import open_probed_models
 from internalize.lm.training.quiet import quiet_transformers
-from internalize.report import tables as columns
-from internalize.report.tables import Columns
+from internalize.report import comparison_tables as columns
+from internalize.report.comparison_tables import Columns
 from internalize.storage.runs import Run
 from internalize.storage.summaries import SOLVED
 

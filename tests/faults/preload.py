@@ -4,7 +4,7 @@ import gc
 import importlib
 
 MODULES = """
-    internalize.parity.adamw.train internalize.parity.algorithm1.solve internalize.parity.algorithm1.checkpoints
+    internalize.parity.adamw.train internalize.parity.algorithm1.solve internalize.parity.algorithm1.solve_runs
     internalize.parity.certificates internalize.parity.experiments.sweep
     internalize.parity.experiments.curricula internalize.report.reproduce internalize.report.page
     internalize.parallel.cluster internalize.lm.training.train

@@ -21,7 +21,7 @@ from internalize.lm.training.quiet import quiet_transformers
 from internalize.lm.training.train import train as lm_train
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity.adamw.train import train
-from internalize.parity.algorithm1.checkpoints import solve_kept
+from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.report import stored as results
 from internalize.storage.runs import Run

@@ -27,9 +27,9 @@ from internalize.commands.console import say
 from internalize.commands.lm import Lm
 from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
-from internalize.commands.process import leave, protect
 from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
+from internalize.commands.standard_streams import leave, protect
 from internalize.commands.sweep import Sweep
 from internalize.commands.train import Train
 from internalize.errors import BUG, INTERRUPTED, MACHINE, WRONG, InputError, MachineError

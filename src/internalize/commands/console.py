@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 import tyro
 
-from internalize.commands.process import check_threads
 from internalize.errors import InputError
 
 Flag = tyro.conf.FlagCreatePairsOff
@@ -72,3 +72,23 @@ def use_device(name: str, threads: int, dtype: str = "float32") -> str:
     except (RuntimeError, AssertionError, TypeError) as error:  # built without CUDA; a device that has no float64
         raise InputError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
+
+
+def check_threads(count: int) -> int:
+    """Return ``count`` if this process can start that many threads now. OpenMP would end the process, or crash, if it cannot."""
+    if not 1 <= count <= 1024:
+        raise InputError(f"threads={count} is outside 1 … 1024")
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        raise InputError(f"threads={count}: the machine lets this process start {len(started)} more threads") from None
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
+    return count

@@ -41,7 +41,7 @@ class Solve(SeedsOptions, ThreadsOption):
     def __call__(self) -> int:
         """Solve, show, keep."""
         from internalize.commands.progress import ProgressDisplay
-        from internalize.parity.algorithm1.checkpoints import SolveProgress, solve_runs
+        from internalize.parity.algorithm1.solve_runs import SolveProgress, solve_runs
 
         use_device(self.options.device, self.threads, self.options.dtype)
         out = self.folder("solve")

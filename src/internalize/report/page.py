@@ -1,6 +1,6 @@
 """The page: the paper's figures, claims, explorers, certificates and comparisons in one self-contained file.
 
-The page holds no arithmetic of its own: `tables` and `explorer` measure, `figures` draw, `results` has what takes hours, the
+The page holds no arithmetic of its own: `claims` and `explorer` measure, `figures` draw, `results` has what takes hours, the
 template arranges, and its script draws what moves. All of it, the dates included, comes from files, so that writing it
 again from the same ones gives the same bytes.
 """

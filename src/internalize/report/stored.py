@@ -13,7 +13,8 @@ from typing import Final
 
 from internalize.errors import InputError
 from internalize.parity.experiments.phase import phase_of, read_cells
-from internalize.report import tables as columns
+from internalize.report import comparison_tables as columns
+from internalize.report.comparison_tables import Table
 from internalize.report.figures.ablations import draw_ablations
 from internalize.report.figures.curricula import draw_curricula
 from internalize.report.figures.drawing import Drawing
@@ -22,7 +23,6 @@ from internalize.report.figures.language import draw_language
 from internalize.report.figures.latency import draw_latency
 from internalize.report.figures.law import draw_law
 from internalize.report.figures.phase import draw_phase
-from internalize.report.tables import Table
 from internalize.storage.files import Json, present, read_json
 from internalize.storage.summaries import ROWS
 from internalize.storage.sweep_store import STORE

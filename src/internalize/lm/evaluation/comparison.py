@@ -21,7 +21,7 @@ from internalize.errors import InputError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
 from internalize.lm.evaluation.linear_baseline import LINEAR, LinearComparison, SeedRow, compare_with_linear, seed_row
 from internalize.lm.evaluation.plan import expected_lengths, of_method, stage_begins, updates_by_stage
-from internalize.lm.evaluation.sharing import drop_first_stages, may_begin, share_first_stages
+from internalize.lm.evaluation.shared_first_stage import drop_first_stages, may_begin, share_first_stages
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive
 from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.internalization import SAMPLE

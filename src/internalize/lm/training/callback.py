@@ -19,7 +19,7 @@ from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.stages.schedule import Attempt, Best, Schedule
 from internalize.lm.training.generation import generate_answers
-from internalize.lm.training.loss import held_out_loss
+from internalize.lm.training.layer_loss import held_out_loss
 from internalize.storage.files import (
     Json,
     check_seal,

@@ -16,7 +16,7 @@ from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.callback import StageCallback
 from internalize.lm.training.collator import Positions, StageCollator
 from internalize.lm.training.generation import Answers, generate_answers
-from internalize.lm.training.loss import LayeredLoss
+from internalize.lm.training.layer_loss import LayeredLoss
 from internalize.lm.training.models import PromptSpec, model_config, save_model
 
 SAMPLE: Final = 20_000

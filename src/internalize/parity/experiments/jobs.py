@@ -88,7 +88,7 @@ class SolveJob(KeptJob):
 
     def check(self, *, resume: bool) -> None:
         """The same, and the options must be the run's; every stage of a finished run must have its weights."""
-        from internalize.parity.algorithm1.checkpoints import read_solved, solve_config
+        from internalize.parity.algorithm1.solve_runs import read_solved, solve_config
 
         run = self.runs[0]
         run.check("solve", solve_config(self.options), resume=resume)
@@ -118,7 +118,7 @@ class DescentJob(KeptJob):
 
     def check(self, *, resume: bool) -> None:
         """Refuse folders that were started, unless they are to be continued, and finished runs that are damaged."""
-        from internalize.parity.algorithm1.checkpoints import read_solved
+        from internalize.parity.algorithm1.solve_runs import read_solved
 
         for run in self.runs:
             if run.exists and not resume:
@@ -128,7 +128,7 @@ class DescentJob(KeptJob):
 
     def descent(self) -> Iterator[Run]:
         """The runs at fewer and fewer samples, up to the first that failed or is not finished yet."""
-        from internalize.parity.algorithm1.checkpoints import read_solved
+        from internalize.parity.algorithm1.solve_runs import read_solved
 
         assert self.options.samples is not None
         halvings = range(2 * self.options.samples.bit_length() + 1)
@@ -156,7 +156,7 @@ class DescentJob(KeptJob):
 
 
 def _solve(options: SolveOptions, run: Run, done: int, report: ReportProgress, *, snapshots: bool = False) -> None:
-    from internalize.parity.algorithm1.checkpoints import solve_kept
+    from internalize.parity.algorithm1.solve_runs import solve_kept
 
     def on_stage(solving: "SolveState") -> None:
         record = solving.records[-1]

@@ -1,4 +1,4 @@
-"""loss.py: cross-entropy at every layer, read by the model's own head."""
+"""layer_loss.py: cross-entropy at every layer, read by the model's own head."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from internalize.errors import InputError
 from internalize.lm import Internalization
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.removal import IGNORED
-from internalize.lm.training.loss import LayeredLoss, held_out_loss
+from internalize.lm.training.layer_loss import LayeredLoss, held_out_loss
 
 COMMON = {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 SIZES: dict[str, Any] = {

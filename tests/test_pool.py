@@ -16,8 +16,8 @@ from internalize.errors import MachineError
 from internalize.parallel import pool as workers
 from internalize.parallel.interrupt import Interrupted
 from internalize.parallel.pool import JobTracker, run_all, torch_threads
-from tests import pretend
-from tests.pretend import Pretend
+from tests import pretend_jobs as pretend
+from tests.pretend_jobs import Pretend
 
 
 def run(out: Path, numbers: list[int], report: Any = lambda *_: None, processes: int = 2) -> list[tuple[int, str]]:

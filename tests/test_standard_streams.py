@@ -70,7 +70,8 @@ def test_the_verdict_outlives_an_impatient_reader(tmp_path: Path) -> None:
     ],
 )
 def test_only_we_decide_the_status(ending: str, status: int) -> None:
-    code = f"import ctypes; from internalize.commands import cli; from internalize.commands.process import *; protect(); {ending}"
+    imports = "import ctypes; from internalize.commands import cli; from internalize.commands.standard_streams import *"
+    code = f"{imports}; protect(); {ending}"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == status
 
 

@@ -1,4 +1,4 @@
-"""Jobs for the tests of workers.py that train nothing, so that they begin at once. No torch in here."""
+"""Jobs for the tests of pool.py that train nothing, so that they begin at once. No torch in here."""
 
 import ctypes
 import os

@@ -9,11 +9,10 @@ import contextlib
 import io
 import os
 import sys
-import threading
 from collections.abc import Generator
 from typing import NoReturn
 
-from internalize.errors import MACHINE, NOT_WRITTEN, InputError
+from internalize.errors import MACHINE, NOT_WRITTEN
 from internalize.parallel.exit_status import end_with
 
 
@@ -78,23 +77,3 @@ def leave(status: int) -> NoReturn:
     sys.stderr.flush()
     end_with(status)
     sys.exit(status)
-
-
-def check_threads(count: int) -> int:
-    """Return ``count`` if this process can start that many threads now. OpenMP would end the process, or crash, if it cannot."""
-    if not 1 <= count <= 1024:
-        raise InputError(f"threads={count} is outside 1 … 1024")
-    done = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range(count):
-            thread = threading.Thread(target=done.wait, daemon=True)
-            thread.start()
-            started.append(thread)
-    except RuntimeError:
-        raise InputError(f"threads={count}: the machine lets this process start {len(started)} more threads") from None
-    finally:
-        done.set()
-        for thread in started:
-            thread.join()
-    return count
