@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from internalize.errors import MACHINE, InputError
+from internalize.parallel import pool
 from internalize.parallel.exit_status import end_with
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import ReportProgress
@@ -16,7 +17,7 @@ from internalize.parallel.pool import ReportProgress
 
 @dataclass(frozen=True)
 class Pretend:
-    """What a job does, by its number: 1 dies, 2 is refused, 3 goes on until it is stopped, all others end."""
+    """What a job does, by its number: 1 is killed, 2 is refused, 3 goes on until it is stopped, 11 crashes, all others end."""
 
     number: int
     out: Path
@@ -35,6 +36,8 @@ class Pretend:
         seen(1, f"in {os.getpid()}")
         if self.number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.number == 11:
+            os.kill(os.getpid(), signal.SIGSEGV)
         if self.number == 2:
             raise InputError("the disk is full")
         with Interruptible() as interrupt:
@@ -61,3 +64,9 @@ def ended_by_a_library(pipe: Connection) -> None:
     """A process that a library ends, as OpenMP does."""
     end_with(MACHINE)
     ctypes.CDLL(None).exit(1)
+
+
+def killed_at_the_exit(pipe: Connection) -> None:
+    """A process that does its jobs and is killed when there is none left."""
+    pool._work(pipe)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -63,10 +63,11 @@ def test_reuse_and_rebuild(tmp_path: Path):
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-5])
     quick(out, said)
-    (line,) = said
+    line, *renamed = said
     assert str(weights) in line
-    together = "making it again with the 1 that were trained together with it"
-    assert line.endswith(f"{together}; what was there is now seed-0.set-aside-1, seed-1.set-aside-1")
+    assert line.endswith("making it again with the 1 that were trained together with it")
+    assert renamed[:2] == [f"{path} is now {path.name}.set-aside-1" for path in (first, second)]
+    assert renamed[2:] == ["certificates/tiny/seed-0 is about a run that was set aside; it is now seed-0.set-aside-1"]
     assert (first.with_name("seed-0.set-aside-1") / weights.name).read_bytes() == whole[:-5]
     assert weights.read_bytes() == whole  # to the same bits, because together with the same others
     assert Run(first).result["accuracy"] == 1.0
@@ -75,7 +76,6 @@ def test_reuse_and_rebuild(tmp_path: Path):
     (second / "config.json").write_text(config)
     said.clear()
     quick(out, said)
-    assert len(said) == 1
     assert "its steps is 21, not 20" in said[0]
     assert Run(second).config["steps"] == 20
 
@@ -121,15 +121,14 @@ def check_parts_that_are_rebuilt(out: Path) -> None:
         damaged.write_bytes(damaged.read_bytes()[:-9])
         said: list[str] = []
         quick(out, said)
-        (line,) = said
-        assert str(damaged) in line
-        assert "making it again" in line
+        assert str(damaged) in said[0]
+        assert "making it again" in said[0]
+        assert all(" is now " in line for line in said[1:])
     for missing in (folder / "algorithm-1" / "seed-0", folder / "tiny" / "seed-1", folder / "success"):
         shutil.rmtree(missing)
         said = []
         quick(out, said)
-        (line,) = said
-        assert line.startswith(f"{missing} is missing; making it again")
+        assert said[0].startswith(f"{missing} is missing; making it again")
     assert contents() == whole
     said = []
     quick(out, said)

@@ -68,7 +68,7 @@ def test_a_killed_process_loses_no_other_job(tmp_path: Path):
     tracker = JobTracker(jobs, lambda done, total, seen: started.append(seen), lambda job, reason: None)
     killed = run_all(tracker, 2, "again", attempts=2)
     assert [lost.job.number for lost in killed] == [1, 1]
-    assert killed[0].reason == "its process was killed by SIGKILL; the likely cause is too little memory"
+    assert killed[0].reason == "its process was killed by SIGKILL (likely too little memory)"
     assert sum("job-1  in " in seen for seen in started) == 4
     assert done(tmp_path) == ["job-7", "job-8", "job-9"]
 
@@ -77,12 +77,12 @@ def test_a_killed_process_loses_no_other_job(tmp_path: Path):
     ("work", "error", "message"),
     [
         (pretend.cannot_begin, RuntimeError, "a process ended with status 5 before its first run"),
+        (pretend.killed_early, MachineError, "a process was killed by SIGKILL .* before its first run"),
         (
-            pretend.killed_early,
+            pretend.ended_by_a_library,
             MachineError,
-            "a process is gone: its process was killed by SIGKILL.* before its first run",
+            "was ended by a library, whose message is above before its first run",
         ),
-        (pretend.ended_by_a_library, MachineError, "a library ended its process; its message is above before"),
     ],
 )
 def test_processes_that_do_not_begin(
@@ -92,6 +92,18 @@ def test_processes_that_do_not_begin(
     with pytest.raises(error, match=message):
         run(tmp_path, [0, 5, 6])
     assert multiprocessing.active_children() == []
+
+
+def test_a_crash_in_c_is_a_bug(tmp_path: Path):
+    with pytest.raises(RuntimeError, match=r"the process of here/job-11 ended with status -11; .* and again"):
+        run(tmp_path, [11, 5])
+    assert done(tmp_path) == ["job-5"]
+
+
+def test_finished_work_is_not_lost_by_a_death_at_the_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workers, "_work", pretend.killed_at_the_exit)
+    assert run(tmp_path, [0, 5, 6]) == []
+    assert done(tmp_path) == ["job-0", "job-5", "job-6"]
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMFILE])
@@ -106,6 +118,9 @@ def test_processes_that_the_system_refuses(number: int, tmp_path: Path, monkeypa
         whole(process)
 
     monkeypatch.setattr(SpawnProcess, "start", start)
+    with pytest.raises(MachineError, match="cannot start a process"):
+        run(tmp_path / "killed", [1, 5, 6])  # the only process that could be started is killed
+    left.append(1)
     assert run(tmp_path / "one", [0, 5, 6]) == []
     assert done(tmp_path / "one") == ["job-0", "job-5", "job-6"]
     with pytest.raises(MachineError, match=f"cannot start a process: {os.strerror(number)}"):
@@ -138,8 +153,9 @@ def test_a_process_that_somebody_else_stops_loses_no_other_job(tmp_path: Path):
         if "job-3 waits" in seen.replace("  ", " "):
             os.kill(stopped[0], signal.SIGTERM)
 
-    with pytest.raises(RuntimeError, match="the process of here/job-3 was stopped by somebody else"):
-        run(tmp_path, [3, 5, 6], report)
+    jobs = [Pretend(number, tmp_path) for number in (3, 5, 6)]
+    (lost,) = run_all(JobTracker(jobs, report, lambda job, reason: None), 2, "again", attempts=3)
+    assert (lost.job.number, lost.reason) == (3, "its process was stopped by somebody else")
     assert (tmp_path / "job-3" / "saved").exists()
     assert all((tmp_path / f"job-{number}" / "done").exists() for number in (5, 6))
 

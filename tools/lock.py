@@ -9,6 +9,7 @@ that a CPU build is accepted. Build dependencies are included, because install.p
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +23,8 @@ HEADER = """\
 
 
 def main(upgraded: list[str]) -> None:
-    extras = [word for extra in ("dev", "docs", "lm", "ray") for word in ("--extra", extra)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [word for extra in project["optional-dependencies"] for word in ("--extra", extra)]
     upgrade = [word for name in upgraded for word in ("--upgrade-package", name)]
     with tempfile.TemporaryDirectory() as folder:
         build, out = Path(folder) / "build.in", Path(folder) / "constraints.txt"

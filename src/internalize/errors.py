@@ -7,7 +7,7 @@ WRONG: Final = 2
 BUG: Final = 70
 """Exit status of a bug of ours."""
 MACHINE: Final = 71
-"""Exit status if the machine or a library ended the work: no threads, no memory, a killed process."""
+"""Exit status if the machine or a library ended the work: no threads, no processes, a killed process."""
 NOT_WRITTEN: Final = 74
 """Exit status if the work is done and stored, and the answer could not be written to standard output."""
 INTERRUPTED: Final = 130

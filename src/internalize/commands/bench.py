@@ -38,6 +38,8 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
     --out, if that is given."""
     threads: int = CORES
     """Threads of one process, of both sides of every ratio. An answer's latency is of one."""
+    seed: int = 0
+    """Decides secret sets and samples."""
 
     def __call__(self) -> int:
         """Measure, show, keep."""

@@ -49,7 +49,8 @@ class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
         use_device("cpu", self.threads)
         world = self._world()
         found = {"certificates": violated_first(certify(world, self.only or None))}
-        config = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
+        asked = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
+        config = {"n": self.n, "k": self.k, **asked}  # in the order of earlier folders
         if self.run is not None:
             own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
             config |= {**own, "run": str(self.run), "epsilon": world.epsilon}

@@ -85,8 +85,11 @@ def run() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be asked to end is to be interrupted
     try:
         status = main()
-    except SystemExit as stop:  # --help
-        status = stop.code if isinstance(stop.code, int) else 0
+    except SystemExit as stop:
+        status = 0
+        if stop.code:  # a library gives up; --help has 0
+            say(f"a library ended the command: {stop.code}")
+            status = MACHINE
     leave(status)
 
 

@@ -75,13 +75,13 @@ def use_device(name: str, threads: int, dtype: str = "float32") -> str:
 
 
 def check_threads(count: int) -> int:
-    """Return ``count`` if this process can start that many threads now. OpenMP would end the process, or crash, if it cannot."""
+    """Return ``count`` if this process can compute with that many threads now. OpenMP would end the process, or crash, if not."""
     if not 1 <= count <= 1024:
         raise InputError(f"threads={count} is outside 1 … 1024")
     done = threading.Event()
     started: list[threading.Thread] = []
     try:
-        for _ in range(count):
+        for _ in range(count - 1):  # this one is there
             thread = threading.Thread(target=done.wait, daemon=True)
             thread.start()
             started.append(thread)

@@ -32,6 +32,8 @@ class LmCertify(KeptOption, SeedOption, DeviceOptions):
     """Names of the statements to check: child-attention, child-mass, hidden-nodes, frozen-nodes, answer. Default: all."""
     examples: int = 2048
     """How many different questions to read, held-out ones first; there may be fewer."""
+    seed: int = 0
+    """Draws which half of the questions fits the probes; the other half judges them."""
 
     def __call__(self) -> int:
         """Check, show, keep."""

@@ -49,6 +49,8 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     """Leave out lines of --data that cannot be read, and say how many."""
     out: Path | None = None
     """Folder to keep the result and every answer in. Without it, nothing is written."""
+    seed: int = 0
+    """Seed of a task in --data that names none."""
 
     def __call__(self) -> int:
         """Ask, count, show, keep."""

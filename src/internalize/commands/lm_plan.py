@@ -52,6 +52,8 @@ class LmPlan(KeptOption, SeedOption):
     """Share of them that training gets."""
     out: Path | None = None
     """Folder to keep the plan in, as plan.json. Without it, nothing is written."""
+    seed: int = 0
+    """Decides the data: the task, and what is held out of a file."""
 
     def __call__(self) -> int:
         """Plan, show, keep."""

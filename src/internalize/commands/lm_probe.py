@@ -38,6 +38,8 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     """How many steps (or tokens, for icot) are hidden. Default: as at the model's own stage, at the next, and everything."""
     figure: Path | None = None
     """Folder for a figure of the probe's accuracy, layer by layer and step by step."""
+    seed: int = 0
+    """Draws the two halves of the questions, and a task in --data that names no seed."""
 
     def __call__(self) -> int:
         """Read, show, keep, draw."""

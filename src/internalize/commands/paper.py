@@ -6,7 +6,7 @@ from pathlib import Path
 
 from internalize.commands.common_options import CORES, JobsOption, SeedOption, command
 from internalize.commands.console import Flag, print_json, print_text, say
-from internalize.errors import InputError
+from internalize.errors import MACHINE, InputError, MachineError
 from internalize.report.reproduce import FULL
 
 
@@ -73,4 +73,5 @@ def _run_stored_commands(out: Path, jobs: int) -> None:
         except Interrupted:
             raise Interrupted("the same command goes on") from None
         if status:
-            raise InputError(f"`{part.command}` ended with status {status}; the lines above say why")
+            kind = MachineError if status == MACHINE else InputError
+            raise kind(f"`{part.command}` ended with status {status}; the lines above say why")

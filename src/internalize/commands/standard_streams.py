@@ -51,7 +51,8 @@ def protect() -> None:
             os.fstat(number)
         except OSError as error:
             closed = error
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, so that no file of ours becomes a stream
+            # Takes the lowest free number, so that no file of ours becomes a stream; in processes that we start neither.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if name == "stdin":
             continue
         before = getattr(sys, name)

@@ -28,7 +28,7 @@ def run_on_ray(
 
     Args:
         tracker: the jobs, and who hears of them: of progress whenever one has ended.
-        address: of the cluster; without one, a cluster of this machine alone that tracker with the jobs.
+        address: of the cluster; without one, a cluster of this machine alone that ends with the jobs.
         at_once: at most so many at once; default: as many as the cluster has CPUs.
         how_to_continue: what the user is told after an interruption or a crash.
         attempts: how often a job is begun whose worker dies.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from internalize.errors import MACHINE, InputError, KilledReason, MachineError
 from internalize.parallel.exit_status import end_with
@@ -83,10 +83,11 @@ def run_all(
             pool = _ProcessPool(tracker, attempts, interrupt, may_begin)
             pool.work(processes)
             killed = pool.killed
-            if pool.killed_early and not interrupt.requested:
-                raise MachineError(f"{pool.killed_early} before its first run; {how_to_continue}")
             if pool.crashes and not interrupt.requested:
-                raise RuntimeError(f"{'; '.join(pool.crashes)}; tracebacks are above, and {how_to_continue}")
+                lost = [*pool.crashes, *(f"{each.job.name}: {each.reason}" for each in killed)]
+                raise RuntimeError(f"{'; '.join(lost)}; tracebacks are above, and {how_to_continue}")
+            if pool.waiting and not interrupt.requested:
+                raise MachineError(f"{pool.failure}; what is finished is kept, and {how_to_continue}")
         else:
             _one_by_one(tracker, interrupt)
     if interrupt.requested:
@@ -206,12 +207,20 @@ class Killed(Generic[J]):
     reason: KilledReason
 
 
-def _how_killed(status: int) -> KilledReason:
+_CRASHES: Final = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE}
+"""Statuses of processes that died of a mistake in C code, which may be ours."""
+
+
+def _how_killed(status: int) -> str | None:
+    """How the machine or somebody else ended a process; None if a bug did."""
+    if status == 0:
+        return "was stopped by somebody else"
     if status == MACHINE:
-        return KilledReason("a library ended its process; its message is above")
+        return "was ended by a library, whose message is above"
+    if status > 0 or status in _CRASHES:
+        return None
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    cause = "; the likely cause is too little memory" if name == "SIGKILL" else ""
-    return KilledReason(f"its process was killed by {name}{cause}")
+    return f"was killed by {name}{' (likely too little memory)' if name == 'SIGKILL' else ''}"
 
 
 # The process that began them
@@ -221,6 +230,8 @@ def _how_killed(status: int) -> KilledReason:
 class _Worker:
     process: SpawnProcess
     job: int | None = None
+    ready: bool = False
+    """It has asked for a job."""
 
 
 class _ProcessPool(Generic[J]):
@@ -234,7 +245,8 @@ class _ProcessPool(Generic[J]):
         self.idle: list[Connection] = []
         self.crashes: list[str] = []
         self.killed: list[Killed[J]] = []
-        self.killed_early = ""
+        self.failure = ""
+        """Why there are fewer processes than there should be."""
 
     def work(self, processes: int) -> None:
         """Until every job has ended, or was asked to."""
@@ -267,9 +279,8 @@ class _ProcessPool(Generic[J]):
             with _deaf_to_ctrl_c():
                 process.start()
         except OSError as error:  # no more processes, open files or memory
-            if self.workers:
-                return
-            raise MachineError(f"cannot start a process: {error.strerror}; what is finished is kept") from error
+            self.failure = f"cannot start a process: {error.strerror}"
+            return
         theirs.close()  # so that the end of the process is the end of the pipe
         self.workers[ours] = _Worker(process)
 
@@ -282,7 +293,7 @@ class _ProcessPool(Generic[J]):
                 return
             if isinstance(message, Ended) and worker.job is not None:
                 self.tracker.ended(worker.job, message)
-            worker.job = None
+            worker.job, worker.ready = None, True
             self.idle.append(pipe)
         except (EOFError, OSError):
             self._gone(pipe)
@@ -305,30 +316,34 @@ class _ProcessPool(Generic[J]):
         worker = self.workers.pop(pipe)
         pipe.close()
         worker.process.join()
-        if self.interrupt.requested or (worker.process.exitcode == 0 and worker.job is None):
+        if self.interrupt.requested:
             return
         status = worker.process.exitcode or 0
-        by_machine = status < 0 or status == MACHINE
-        if worker.job is None:  # it did not even begin, and neither would the next
-            self.waiting.clear()
-            if by_machine:
-                self.killed_early = f"a process is gone: {_how_killed(status)}"
-                return
-            self.crashes.append(f"a process ended with status {status} before its first run")
-            return
-        self.left[worker.job] -= 1
-        if by_machine and self.left[worker.job]:
-            self.waiting.appendleft(worker.job)
-        else:
-            job = self.jobs[worker.job]
-            if by_machine:
-                self.killed.append(Killed(job, _how_killed(status)))
+        killed = _how_killed(status)
+        if worker.job is not None:
+            self._lost(worker.job, status, killed)
+        elif not worker.ready:  # it did not even begin, and neither would the next: the others go on without it
+            how = f"a process {killed or f'ended with status {status}'} before its first run"
+            if killed:
+                self.failure = how
             else:
-                how = f"ended with status {status}" if status else "was stopped by somebody else"
-                self.crashes.append(f"the process of {job.name} {how}")
-            self.tracker.gone(worker.job)
+                self.crashes.append(how)
+            return
         if self.waiting:
             self._hire()
+
+    def _lost(self, number: int, status: int, killed: str | None) -> None:
+        """Start a job again whose process was killed, or give it up."""
+        self.left[number] -= 1
+        if killed and status and self.left[number]:
+            self.waiting.appendleft(number)
+            return
+        job = self.jobs[number]
+        if killed:
+            self.killed.append(Killed(job, KilledReason(f"its process {killed}")))
+        else:
+            self.crashes.append(f"the process of {job.name} ended with status {status}")
+        self.tracker.gone(number)
 
 
 @contextlib.contextmanager

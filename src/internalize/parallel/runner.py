@@ -57,7 +57,7 @@ class Runner:
     ) -> list[Killed[J]]:
         """Run the jobs, and return those whose processes were killed too often.
 
-        `refused` and `finished` are called in this process, with each job that tracker.
+        `refused` and `finished` are called in this process, with each job that ends.
 
         `may_begin` is for processes of this machine only.
 

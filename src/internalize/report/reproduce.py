@@ -107,7 +107,7 @@ def reproduce(
         rebuilt |= _set_aside_if_unusable(job, say, again=again)
     for job in plan.certificates:
         if plan.folder / job.subject in rebuilt and job.runs[0].path.exists():
-            job.runs[0].set_aside()  # it is about the run that was set aside
+            say(f"{job.name} is about a run that was set aside; it is now {job.runs[0].set_aside().name}")
         else:
             _set_aside_if_unusable(job, say, again=again)
     folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))
@@ -198,7 +198,7 @@ class ReproductionPlan:
 
 
 def _set_aside_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: bool) -> set[Path]:
-    """Rename a job's runs if one is missing, unreadable or has other settings, and return their former folders.
+    """Rename a job's runs if one is missing, unreadable or has other settings, and return the folders that are free again.
 
     All of them, because the last bits of each depend on the others. ``again``: they were all there once. Nothing is deleted: a
     read may have failed for a moment only, and a folder may hold somebody's own run.
@@ -214,7 +214,9 @@ def _set_aside_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: b
     except InputError as error:
         others = len(job.runs) - 1
         together = f" with the {others} that were trained together with it" if others else ""
-        kept = [run.set_aside().name for run in job.runs if run.path.exists()]
-        say(f"{error}; making it again{together}{'; what was there is now ' * bool(kept)}{', '.join(kept)}")
+        say(f"{error}; making it again{together}")
+        for run in job.runs:
+            if run.path.exists():
+                say(f"{run.path} is now {run.set_aside().name}")
         return {run.path for run in job.runs}
     return set()

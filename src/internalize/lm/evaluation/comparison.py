@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from internalize.errors import InputError
+from internalize.errors import InputError, KilledReason, MachineError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
 from internalize.lm.evaluation.linear_baseline import LINEAR, LinearComparison, SeedRow, compare_with_linear, seed_row
 from internalize.lm.evaluation.plan import expected_lengths, of_method, stage_begins, updates_by_stage
@@ -243,7 +243,7 @@ def compare(
         how: device, threads and updates between checkpoints of each.
         report: called with updates done, updates to do, and what was seen last.
         refused: called with the folder of a run that cannot be done, and why; it is then missing in its row. Without this,
-            an `InputError` once the other runs are done.
+            an `InputError` once the other runs are done, or a `MachineError` if its process was killed.
         finished: called with what was trained and what was shared, for each run that this call finishes.
         say: called with a line for what a user should know.
 
@@ -254,9 +254,13 @@ def compare(
     out, methods, budgets = Path(out), tuple(dict.fromkeys(methods)), tuple(dict.fromkeys(budgets))
     _check(options, methods, seeds, budgets, how)
     failures: list[str] = []
+    error: type[Exception] = InputError
 
     def on_refused(name: str, reason: str) -> None:
+        nonlocal error
         failures.append(f"{out / name}: {reason}")
+        if isinstance(reason, KilledReason):
+            error = MachineError
         if refused is not None:
             refused(out / name, reason)
 
@@ -280,7 +284,7 @@ def compare(
     if rows:
         write_json(out / ROWS, {"rows": [row.to_json() for row in rows]})
     if failures and refused is None:
-        raise InputError("; ".join(failures))
+        raise error("; ".join(failures))
     return rows
 
 

@@ -29,10 +29,10 @@ _OF_BAD_FILES: Final = (
 
 def load_tokenizer(name: str) -> Any | None:
     """The tokenizer of a model folder or hub name; None for a bare config.json, or for no name."""
-    from transformers import AutoTokenizer
-
     if not name or (Path(name).suffix == ".json" and not Path(name).is_dir()):
         return None
+    from transformers import AutoTokenizer
+
     tokenizer = _load(AutoTokenizer, name, local_files_only=Path(name).exists())
     with _loading(name):  # one whose vocabulary lacks the token for unknown words says so when it meets one
         tokenizer("x internalize")

@@ -218,7 +218,9 @@ class _VariantRuns:
             level_accuracy=[statistics.fmean(level) for level in zip(*(some[-1] for some in stages), strict=True)],
             seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
             runs=[str(run.path) for run in runs],
-            gate_distance={part: statistics.fmean(own[part] for own in distances) for part in distances[0]},
+            gate_distance={part: statistics.fmean(own[part] for own in distances) for part in distances[0]}
+            if all(distances)
+            else {},
             answer_scale=[statistics.median(layer) for layer in zip(*scales, strict=True)],
             turned=self._turned(control),
         )
