@@ -1,15 +1,15 @@
 """Files written whole or not at all, and read with errors that say what is wrong with them."""
 
+import codecs
 import contextlib
 import glob
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from internalize.errors import InputError
 
@@ -85,29 +85,48 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+def read_json(path: Path, schema: object = Json) -> Json:
+    """Return the JSON object in a file. One that does not fit the schema is refused."""
     with reading(path):
         content = path.read_bytes()
-    return parse_json(content, path)
+    return parse_json(content, path, schema)
 
 
-def parse_json(content: bytes, path: Path) -> dict[str, Any]:
-    """The JSON object in some bytes of a file. Numbers that are not finite are no JSON."""
+def parse_json(content: bytes, path: Path, schema: object = Json) -> Json:
+    """Return the JSON object in some bytes of a file: finite numbers only, and what the schema says of its keys.
+
+    Args:
+        content: the bytes, with or without a byte-order mark.
+        path: the file, for the message.
+        schema: any type that msgspec knows, such as a ``TypedDict``. Keys it does not name are kept as they are.
+    """
+    import msgspec
+
     try:
-        value: object = json.loads(content, parse_constant=_finite, parse_float=_finite)
+        value: object = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {str(error) or type(error).__name__}") from None
+        raise InputError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path} is not a JSON object")
-    return value  # pyright: ignore[reportUnknownVariableType]
+    check_schema(cast("Json", value), schema, path)
+    return cast("Json", value)
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not a finite number")
-    return number
+def check_schema(value: object, schema: object, path: Path) -> None:
+    """Refuse a value read from a file if it does not fit the schema, with the place in it and what stands there."""
+    import msgspec
+
+    try:
+        msgspec.convert(value, schema)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_place(error)}") from None
+
+
+def _place(error: Exception) -> str:
+    """Return the message of msgspec with the place first: "rows[0].n: expected `int`, got `str`"."""
+    message, _, place = str(error).partition(" - at ")
+    place = place.strip("`").removeprefix("$").removeprefix(".")
+    return (f"{place}: " if place else "") + message[:1].lower() + message[1:]
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
