@@ -65,7 +65,7 @@ def share(
     [
         (ACCURACY, METHODS, 12),
         (STEPS, ("log-icot", "doubling", "icot-steps"), 10),
-        (replace(ACCURACY, smoothing=1.0), METHODS[1:], 12),
+        pytest.param(replace(ACCURACY, smoothing=1.0), METHODS[1:], 12, marks=pytest.mark.slow),
     ],
 )
 def test_shared_and_alone(tmp_path: Path, options: LmTrainOptions, methods: tuple[LmMethod, ...], first: int):

@@ -176,7 +176,7 @@ class _TaskSource(Source):
         sample: dict[Example, None] = {}
         for position in range(4 * count):  # a small task may have fewer different ones
             sample[self.train(position)] = None
-            if len(sample) == count:
+            if len(sample) == min(count, self.task.questions):
                 break
         return list(sample)
 
