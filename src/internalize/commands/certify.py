@@ -20,30 +20,31 @@ ORDER = ("violated", "holds", "vacuous", "not applicable")
 
 @command
 class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
-    """Check the paper statement by statement: what it bounds, with explicit constants, against what is measured.
+    """Check every statement of the paper on a trained model.
 
-    On a model that Algorithm 1 makes here and now, or on the weights of a run folder (--run), whoever made them. A statement
-    holds, is violated, is vacuous (its bound says nothing at this size) or does not apply to this model. Exits with 1
-    if any is violated. Up to n = 12 all inputs are gone through, above it a sample.
+    Without --run, Algorithm 1 makes the model; with it, the weights of a run folder are checked. A certificate
+    compares what was measured with the statement's bound, with explicit constants. Its verdict is holds, violated,
+    vacuous (the bound says nothing at this size) or not applicable. The exit status is 1 if any is violated. Up to
+    n=12 all inputs are enumerated, above that they are sampled.
 
-    For example:
-
-      $ internalize certify --n 8 --k 4
-      $ internalize certify --run runs/first
-      $ internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
+    Examples:
+      internalize certify --n 8 --k 4
+      internalize certify --run runs/first
+      internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
     """
 
+    threads: int | None = 1
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
     epsilon: float | None = None
-    """ε of the theorem. Default: 1, or the run's own."""
+    """ε of Theorem 1. Default: 1, or the run's own."""
     run: Path | None = None
-    """Certify the weights of this run folder; n, k, link and seed are then its own."""
+    """Run folder whose weights to certify, with its own n, k, link and seed."""
     only: tuple[str, ...] = ()
-    """Names of the statements to check. Default: all."""
+    """Names of the statements to check. Default: all of them."""
 
     def __call__(self) -> int:
-        """Check, show, keep."""
+        """Check, show and keep the certificates."""
         from internalize.parity.certificates import certify
 
         use_device("cpu", self.threads)
@@ -74,18 +75,15 @@ class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
 
 
 def violated_first(certificates: Iterable["Certificate"]) -> list[dict[str, Any]]:
-    """As ``--json`` prints them."""
+    """Return the certificates as ``--json`` prints them, violated ones first."""
     return sorted((each.to_json() for each in certificates), key=lambda found: ORDER.index(found["verdict"]))
 
 
 def show_certificates(options: CommonOptions, found: dict[str, Any]) -> int:
-    """Print a line each, the reasons and a count on standard error; return the exit status: 1 if any is violated."""
+    """Print a row per certificate with its reason below, and a count; return 1 if any is violated, otherwise 0."""
     certificates: list[dict[str, Any]] = found["certificates"]
-    options.show(found, certificates, ("verdict", "statement", "measured", "bound", "claim"))
+    options.show(found, certificates, ("verdict", "statement", "measured", "bound", "claim"), note="reason")
     counts = Counter(certificate["verdict"] for certificate in certificates)
     if not options.json:
-        for certificate in certificates:
-            if certificate["reason"]:
-                say(f"{certificate['statement']}: {certificate['reason']}")
         say(", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]))
     return 1 if counts["violated"] else 0

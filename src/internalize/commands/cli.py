@@ -6,6 +6,7 @@ answer could not be written to standard output.
 """
 
 import contextlib
+import difflib
 import errno
 import io
 import os
@@ -14,41 +15,77 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from types import TracebackType
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import tyro
 
+from internalize import __version__
 from internalize.commands.bench import Bench
 from internalize.commands.certify import Certify
 from internalize.commands.compare import Compare
-from internalize.commands.console import say
-from internalize.commands.lm import Lm
+from internalize.commands.console import print_text, say
+from internalize.commands.help import command_help, options_of, overview
+from internalize.commands.lm_certify import LmCertify
+from internalize.commands.lm_compare import LmCompare
+from internalize.commands.lm_data import LmData
+from internalize.commands.lm_eval import LmEval
+from internalize.commands.lm_plan import LmPlan
+from internalize.commands.lm_probe import LmProbe
+from internalize.commands.lm_train import LmTrain
 from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
 from internalize.commands.standard_streams import leave, protect
-from internalize.commands.sweep import Sweep
+from internalize.commands.sweep import SweepShow, SweepSolve, SweepTrain
 from internalize.commands.train import Train
 from internalize.errors import BUG, INTERRUPTED, MACHINE, WRONG, InputError, MachineError
 from internalize.parallel.interrupt import Interrupted
 
+_EXTRAS: Final = {"transformers": "lm", "accelerate": "lm", "datasets": "lm", "peft": "lm", "ray": "ray"}
+"""Packages that only some commands need, and the extra that installs each."""
 _UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
 """What merely to look whether a path exists may end in; reading and writing have messages of their own (`files.py`)."""
 
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Solve, tyro.conf.subcommand("solve")]
-    | Annotated[Predict, tyro.conf.subcommand("predict")]
-    | Annotated[Certify, tyro.conf.subcommand("certify")]
-    | Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")]
-    | Annotated[Paper, tyro.conf.subcommand("paper")]
-    | Annotated[Runs, tyro.conf.subcommand("runs")]
-    | Annotated[Lm, tyro.conf.subcommand("lm")]
+COMMANDS: Final[dict[str, dict[str, type]]] = {
+    "The paper's model": {
+        "train": Train,
+        "solve": Solve,
+        "predict": Predict,
+        "certify": Certify,
+        "compare": Compare,
+        "sweep solve": SweepSolve,
+        "sweep train": SweepTrain,
+        "sweep show": SweepShow,
+    },
+    "Language models": {
+        "lm data": LmData,
+        "lm plan": LmPlan,
+        "lm train": LmTrain,
+        "lm eval": LmEval,
+        "lm probe": LmProbe,
+        "lm certify": LmCertify,
+        "lm compare": LmCompare,
+    },
+    "Reports": {"paper": Paper, "runs": Runs, "bench": Bench},
+}
+"""Every command by its words, in the groups that `internalize --help` shows."""
+DESCRIPTION: Final = (
+    "Train transformers to reason step by step, then remove the steps until they answer in one forward pass: "
+    'Log-ICoT, the curriculum of "Transformers Provably Learn to Internalize Chain-of-Thought".'
+)
+FAMILIES: Final = {
+    "sweep": "Run every setting of a grid with every seed, on processes or a Ray cluster, into one store of rows. "
+    'The store opens as Parquet: polars.read_parquet("OUT/cells/*.parquet").',
+    "lm": "Internalize the chain of thought of any causal language model of Hugging Face transformers.",
+}
+"""What the commands of two words have in common, by their first word."""
+NOTES: Final = (
+    "`internalize COMMAND --help` explains a command, `internalize --version` prints the version.",
+    "Start with: internalize paper, or internalize lm train --stop-at 0.99",
 )
 
 
@@ -61,6 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(
             "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(error))
         )  # one line, whatever a name holds
+        return WRONG
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        say(f"this command needs {error.name}: pip install 'internalize[{extra}]'")
         return WRONG
     except OSError as error:
         if error.errno not in _UNUSABLE or error.filename is None:
@@ -95,46 +138,84 @@ def run() -> NoReturn:
 
 _RENAMED: Final[dict[str, dict[str, str]]] = {
     "compare": {"--of": "--study"},
-    "lm": {"--by": "--updates-from"},
+    "lm plan": {"--by": "--updates-from"},
     "paper": {"--processes": "--jobs"},
-    "solve": {"--update": "--gradients"},
-    "sweep": {"--by": "--group-by", "--on": "--backend"},
+    "predict": {"--K": "--amplitude"},
+    "solve": {"--K": "--amplitude", "--update": "--gradients"},
+    "sweep show": {"--by": "--group-by"},
+    "sweep solve": {"--on": "--backend"},
+    "sweep train": {"--on": "--backend"},
 }
 """Former names of options by command. They still work, and `--help` does not show them."""
 
 
-def _with_new_names(argv: Sequence[str]) -> list[str]:
-    """Replace former names of options, also where the value follows after an equals sign."""
-    renamed = _RENAMED.get(argv[0], {}) if argv else {}
-    names = (word.partition("=") for word in argv)
-    return [f"{renamed.get(name, name)}{equals}{value}" for name, equals, value in names]
-
-
 def parse(argv: list[str]) -> Any:
-    """The command that the words ask for. tyro explains mistakes in a box; the contract wants a line.
-
-    Words that no option takes are asked back: tyro would look for similar ones in every command, which takes seconds.
-    """
+    """Return the command that the words ask for: a callable that does it and returns the exit status."""
+    name = _command_name(argv)
+    if isinstance(name, Notice):
+        return name
+    command = next(commands[name] for commands in COMMANDS.values() if name in commands)
+    words = _with_new_names(name, argv[len(name.split()) :])
+    if not {"-h", "--help"}.isdisjoint(words):
+        return Notice(command_help(name, command))
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            command, unknown = tyro.cli(
-                Command,  # pyright: ignore[reportArgumentType]  (a union is fine for tyro)
-                prog="internalize",
-                description="Internalize chain-of-thought: the curricula of the Log-ICoT paper, exact and in one command.",
-                args=_with_new_names(argv),
-                return_unknown_args=True,
-            )
+            run: Any = tyro.cli  # its overloads do not say what a class in a variable becomes
+            parsed, unknown = run(command, prog=f"internalize {name}", args=words, return_unknown_args=True)
     except SystemExit as stop:
         if stop.code != WRONG:
             raise
-        message = _first_sentence(said.getvalue())
-        raise InputError(
-            f"{' '.join(argv)!r}: {message}" if message.startswith("Expected one of") else message
-        ) from None
-    if unknown:
-        raise InputError(f"unrecognized: {', '.join(map(repr, unknown))}; see internalize --help")
-    return command
+        raise InputError(f"{_first_sentence(said.getvalue())}; see internalize {name} --help") from None
+    if unknown:  # tyro would look for similar options in every command, which takes seconds
+        flags = [flag for option in options_of(command) for flag in option.flags]
+        guesses = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        guess = f"; did you mean {guesses[0]}?" if guesses else ""
+        raise InputError(f"unrecognized: {', '.join(map(repr, unknown))}{guess}; see internalize {name} --help")
+    return parsed
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A text that was asked for in place of a command."""
+
+    text: str
+
+    def __call__(self) -> int:
+        """Print the text."""
+        print_text(self.text)
+        return 0
+
+
+def _command_name(argv: Sequence[str]) -> str | Notice:
+    """Return the words that name a command, or the text to show in its place."""
+    if not argv or argv[0] in ("-h", "--help"):
+        return Notice(overview(COMMANDS, DESCRIPTION, NOTES))
+    if argv[0] == "--version":
+        return Notice(f"internalize {__version__}")
+    names = [name for commands in COMMANDS.values() for name in commands]
+    for words in (1, 2):
+        if (name := " ".join(argv[:words])) in names:
+            return name
+    family = [name for name in names if name.startswith(f"{argv[0]} ")]
+    if family and (len(argv) == 1 or argv[1] in ("-h", "--help")):
+        shown = {
+            title: {name: commands[name] for name in commands if name in family} for title, commands in COMMANDS.items()
+        }
+        return Notice(
+            overview({title: commands for title, commands in shown.items() if commands}, FAMILIES[argv[0]], NOTES)
+        )
+    wrong = " ".join(argv[:2] if family else argv[:1])
+    guesses = difflib.get_close_matches(wrong, family or {*names, *FAMILIES}, n=1)
+    guess = f"; did you mean {guesses[0]!r}?" if guesses else ""
+    raise InputError(f"{wrong!r} is not a command{guess}; see internalize{' ' + argv[0] if family else ''} --help")
+
+
+def _with_new_names(command: str, words: Sequence[str]) -> list[str]:
+    """Replace former names of options, also where the value follows after an equals sign."""
+    renamed = _RENAMED.get(command, {})
+    parts = (word.partition("=") for word in words)
+    return [f"{renamed.get(name, name)}{equals}{value}" for name, equals, value in parts]
 
 
 def _first_sentence(box: str) -> str:
@@ -142,8 +223,7 @@ def _first_sentence(box: str) -> str:
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     body = dropwhile(_is_rule, filter(None, lines[1:]))
     message = " ".join(takewhile(lambda line: not _is_rule(line), body))
-    message = re.sub(r"^Error parsing __tyro\S*: ", "", message).rstrip(".")  # tyro's name for what has none
-    return f"{message}; see internalize --help"
+    return re.sub(r"^Error parsing __tyro\S*: ", "", message).rstrip(".")  # tyro's name for what has none
 
 
 def _is_rule(line: str) -> bool:

@@ -5,21 +5,19 @@ description.
 """
 
 import inspect
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
-from internalize.commands.console import Flag, default_out, print_json, print_table, say
+from internalize.commands.console import Flag, default_out, print_facts, print_json, print_table, say
 from internalize.errors import MACHINE, WRONG, InputError, KilledReason
 from internalize.random_words import check_seed, parse_seeds
 
 if TYPE_CHECKING:
     from internalize.storage.runs import Run
 
-CORES = os.cpu_count() or 1
 Command = TypeVar("Command")
 Json = dict[str, Any]
 
@@ -35,25 +33,36 @@ def command(cls: type[Command]) -> type[Command]:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """What every command takes."""
+    """Options of every command."""
+
+    TITLE: ClassVar = "Run"
 
     json: Flag[bool] = False
-    """Print one JSON object on standard output."""
+    """Print one JSON object instead of a table."""
 
-    def show(self, found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Print the JSON object, or the rows as a table."""
+    def show(
+        self, found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note: str = ""
+    ) -> None:
+        """Print the JSON object, or the rows as a table with the column ``note`` below each row."""
         if self.json:
             print_json(found)
         else:
-            print_table(rows, columns)
+            print_table(rows, columns, note)
+
+    def show_facts(self, found: Mapping[str, Any], facts: Mapping[str, object]) -> None:
+        """Print the JSON object, or names and values."""
+        if self.json:
+            print_json(found)
+        else:
+            print_facts(facts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedOption(CommonOptions):
-    """Of commands that draw something."""
+    """Option of commands that draw random numbers."""
 
     seed: int = 0
-    """Decides everything random: the task, the samples, a new model's weights, the order of its data."""
+    """Random seed. It decides the task, the samples, a new model's weights and the order of its data."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -61,50 +70,50 @@ class SeedOption(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOption(CommonOptions):
-    """Of commands that make many runs at a time."""
+    """Option of commands that make many runs."""
 
     jobs: int | None = None
-    """Runs at a time, each in a process of its own."""
+    """Number of runs at a time, each in its own process. Default: one per core."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadsOption(CommonOptions):
-    """Of commands that compute in this process."""
+    """Option of commands that compute in their own process."""
 
-    threads: int = 1
-    """Threads of one process. More may change the last bits of a result."""
+    threads: int | None = None
+    """Threads per process. Results are bit-for-bit reproducible for a fixed number. Default: one per core."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(ThreadsOption):
-    """Of commands that can compute on a GPU."""
+    """Options of commands that can compute on a GPU."""
 
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, cuda:1, mps."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps. auto: the first GPU if there is one, otherwise the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOption(CommonOptions):
-    """Of commands that train language models."""
+    """Option of commands that train language models."""
 
     checkpoint_steps: int = 200
-    """Updates between checkpoints."""
+    """Updates between checkpoints, from which --resume continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutOption(CommonOptions):
-    """Of commands that read a trained language model."""
+    """Option of commands that read a trained language model."""
 
     data: str = ""
-    """A file or a task, as for lm train. Default: what was held out when the model was trained."""
+    """File or task to take questions from, as for `lm train`. Default: those held out when the model was trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptOption(CommonOptions):
-    """Of commands whose result is written only on request."""
+    """Option of commands that write their result only on request."""
 
     out: Path | None = None
-    """Folder to keep the result in. Without it, nothing is written."""
+    """Folder for the result. Default: nothing is written."""
 
     @contextmanager
     def keeping(self, kind: str, config: Json) -> Generator[Callable[[Json], None]]:
@@ -124,12 +133,12 @@ class KeptOption(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(CommonOptions):
-    """Of commands that always keep what they make, and can continue it."""
+    """Options of commands that always keep their result and can continue it."""
 
     out: Path | None = None
-    """Folder for runs and results. Without it, a new one below runs/."""
+    """Folder for runs and results. Default: a new folder in runs/."""
     resume: Flag[bool] = False
-    """Continue in --out where it stopped; what is finished is shown and not made again."""
+    """Continue in --out after an interruption. Finished work is shown, not repeated."""
 
     def folder(self, kind: str) -> Path:
         """Return --out, or a new folder."""
@@ -140,10 +149,10 @@ class RunOptions(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SeedsOptions(RunOptions):
-    """Of commands that make one run, or one per seed."""
+    """Options of commands that make one run, or one per seed."""
 
     seeds: str = ""
-    """Several runs, in place of --seed: 0:20 is 0 … 19; 1,5,9 also works. Each run gets a folder in --out."""
+    """Make several runs in place of one: 0:20 for seeds 0 to 19, or 1,5,9. Each run gets a folder in --out."""
 
     def runs(self, out: Path, seed: int) -> "dict[int, Run]":
         """Return the run of every seed: ``out`` itself for --seed, a folder in it for each of --seeds."""
@@ -168,10 +177,10 @@ class SeedsOptions(RunOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(RunOptions, JobsOption):
-    """Of commands that make every setting with every seed."""
+    """Options of commands that run every setting with every seed."""
 
     seeds: str = "0:5"
-    """0:5 is 0 … 4; 1,5,9 also works. Every setting is run with each."""
+    """Seeds of every setting: 0:5 for seeds 0 to 4, or 1,5,9."""
 
     def all_seeds(self) -> tuple[int, ...]:
         """Return the seeds of --seeds."""

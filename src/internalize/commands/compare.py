@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from internalize.commands.common_options import CORES, StudyOptions, command
+from internalize.commands.common_options import StudyOptions, command
 from internalize.commands.console import say
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders, Runner
@@ -39,37 +39,37 @@ COLUMNS: dict[Study, tuple[str, ...]] = {
 
 @command
 class Compare(StudyOptions):
-    """Compare what the paper does not: the curricula, ablations of its model, learned gates, lifted simplifications.
+    """Compare curricula, ablations and learned parts of the paper's model.
 
-    --study curricula measures what 99 % costs: none, cot, icot and log-icot under AdamW, where a stage ends once its level is
-    learned, and under Algorithm 1, where the number of samples goes down until it fails. It also measures accuracy at equal
-    samples, passes and latency. --study latency times an answer at each of --sizes. --study ablations changes gates, mask,
-    rounding, link and rate of the paper's model one at a time and names the certificates that turn. --study gates and --study
-    simplifications learn what the paper prescribes. These three take the first of --sizes. Ctrl-C saves and stops; --resume
-    continues, and finished runs are not made again.
+    - curricula: what 99 % accuracy costs with none, cot, icot and log-icot, under AdamW and under Algorithm 1. Also accuracy
+      at equal samples, sequential passes and latency.
+    - latency: the time per answer at each of --sizes.
+    - ablations: gates, mask, rounding, link and rate changed one at a time, and the certificates that each change turns.
+    - gates, simplifications: learn what the paper prescribes.
 
-    For example:
+    The last three studies use the first of --sizes. After Ctrl-C, --resume continues; finished runs are reused.
 
-      $ internalize compare --out runs/compare --seeds 0:20
-      $ internalize compare --sizes 30,16 128,64 --lr 0.1 0.03 --seeds 0:5 --json
-      $ internalize compare --study ablations --out runs/ablations
-      $ internalize compare --study gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
-      $ internalize compare --study latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
+    Examples:
+      internalize compare --out runs/compare --seeds 0:20
+      internalize compare --sizes 30,16 128,64 --lr 0.1 0.03 --seeds 0:5 --json
+      internalize compare --study ablations --out runs/ablations
+      internalize compare --study gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
+      internalize compare --study latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
     """
 
     options: tyro.conf.OmitArgPrefixes[CompareOptions] = field(default_factory=CompareOptions)
     study: Study = "curricula"
     """What to compare."""
     sizes: tuple[str, ...] = ()
-    """Pairs n,k. Default: 30,16; for --study latency 128,2 … 128,64."""
+    """Pairs n,k. Default: 30,16; for --study latency 128,2 to 128,64."""
     eval_every: int | None = None
-    """Gradient steps between evaluations, which decide when a stage ends. Default: 5 for curricula, otherwise 25."""
-    jobs: int = CORES
+    """Gradient steps between evaluations; a stage can end only at an evaluation. Default: 5 for curricula, otherwise
+    25."""
     out: Path | None = None
-    """Folder for the runs, below a folder of the name of --study, for rows.json and figures. Without it, a new one below runs/."""
+    """Folder for the runs (in a folder named after --study), rows.json and figures. Default: a new folder in runs/."""
 
     def __call__(self) -> int:
-        """Make what is missing, show the rows."""
+        """Make the missing runs and show the rows."""
         from internalize.commands.progress import ProgressDisplay
 
         variants = self.options.variants
@@ -112,7 +112,7 @@ class Compare(StudyOptions):
                 return compare_variants(study, options, folders)
 
     def _draw(self, rows: "Rows", out: Path) -> list[str]:
-        """Draw what has a figure, and return a line for each."""
+        """Draw the figures of the study, and return one line per figure."""
         if self.study not in ("latency", "gates"):
             return []
         from internalize.parity.experiments.ablations import VariantRow
@@ -145,7 +145,7 @@ def _default_sizes(study: Study) -> tuple[tuple[int, int], ...]:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """One line a row, an interval or a list in one column."""
+    """Return one row of the table, with an interval or a list in one column."""
     shown = dict(row)
     middle = "latency_ms" if row["of"] == "latency" else "accuracy"
     shown["95 %"] = f"{row[f'{middle}_low']:.3f} … {row[f'{middle}_high']:.3f}"

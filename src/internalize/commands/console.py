@@ -1,70 +1,202 @@
 """What commands print and how: results on standard output, everything else on standard error."""
 
-import io
 import itertools
 import json
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import tyro
 
 from internalize.errors import InputError
 
+MAX_THREADS: Final = 1024
 Flag = tyro.conf.FlagCreatePairsOff
 """A switch that is either given or not: --json, and no --no-json."""
 
 
 def say(line: str) -> None:
-    """One line to the user, on standard error."""
+    """Print one line for the user on standard error."""
     print(f"internalize: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def default_out(kind: str) -> Path:
-    """A new run folder below ``runs/``, for a command that was given none."""
+    """Return a new run folder in ``runs/``, for a command without --out."""
     name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     named = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
     return next(path for path in named if not path.exists())  # a process may ask twice in a second
 
 
 def print_text(text: str) -> None:
-    """Text on standard output."""
+    """Print text on standard output."""
     print(text, flush=True)  # noqa: T201
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on standard output, finite numbers only."""
+    """Print one JSON object on standard output, with finite numbers only."""
     print_text(json.dumps(value, allow_nan=False))
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Rows on standard output, one line each; in a pipe or a file nothing is cut off."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(_cell(row.get(column))) for column in columns))  # Text: [x] in a path is no markup
-    width = None if sys.stdout.isatty() else 10_000
-    laid_out = io.StringIO()
-    Console(file=laid_out, width=width).print(table)
-    print_text("\n".join(line.rstrip() for line in laid_out.getvalue().splitlines()))
+def suggest(command: str) -> None:
+    """Name the next sensible command, on standard error."""
+    say(f"next: internalize {command}")
 
 
-def _cell(value: object) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note: str = "") -> None:
+    """Print rows as a table, one line per row, with words in place of JSON keys.
+
+    On a terminal that is too narrow, columns are dropped from the end and named below the table; a path is never cut. In a pipe
+    or a file nothing is dropped.
+
+    Args:
+        rows: the rows, by column.
+        columns: the columns to show, the most important ones first.
+        note: the column whose text is printed below its row.
+    """
+    terminal = sys.stdout.isatty()
+    cells = {name: [_title(name), *(format_cell(name, row.get(name)) for row in rows)] for name in columns}
+    widths = {name: max(map(len, texts)) for name, texts in cells.items()}
+    shown, dropped = list(columns), list[str]()
+    while terminal and len(shown) > 1 and sum(widths[name] + 2 for name in shown) - 2 > terminal_columns():
+        droppable = [name for name in shown[1:] if name not in _PATHS]
+        if not droppable:
+            break
+        dropped.insert(0, droppable[-1])
+        shown.remove(droppable[-1])
+    lines = [_line([cells[name][0].ljust(widths[name]) for name in shown], "1" if terminal else "")]
+    for number, row in enumerate(rows, start=1):
+        lines.append(_line([_colored(cells[name][number], widths[name], terminal) for name in shown]))
+        if row.get(note):
+            lines.append(
+                textwrap.fill(
+                    str(row[note]), max(40, terminal_columns()), initial_indent="    ", subsequent_indent="    "
+                )
+            )
+    print_text("\n".join(lines))
+    if dropped:
+        say(f"not shown, for lack of width: {', '.join(map(_title, dropped))}; --json has everything")
 
 
-def use_device(name: str, threads: int, dtype: str = "float32") -> str:
-    """Make torch use that many threads, and return the device if it can be used here, in that precision."""
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, one pair per line. Names are JSON keys or words; what is None is left out."""
+    shown = {_title(name): format_cell(name, value) for name, value in facts.items() if value is not None}
+    width = max(map(len, shown), default=0)
+    print_text("\n".join(f"{name:{width}}  {value}" for name, value in shown.items()))
+
+
+_PATHS: Final = ("out", "path")
+_TITLES: Final = {
+    "": "",
+    "cpu_seconds": "CPU seconds",
+    "exact_recovery": "recovered",
+    "hidden": "hidden steps",
+    "idle_stages": "idle stages",
+    "K": "K",
+    "l2_error": "L2 error",
+    "latency_ms": "latency",
+    "latency_ms_1000": "latency of 1000",
+    "lens": "output head",
+    "max_error": "largest error",
+    "min_child_attention": "least attention on a child",
+    "out": "folder",
+    "path": "folder",
+    "solved": "solved seeds",
+    "stage_steps": "updates per stage",
+    "steps": "updates",
+    "steps_to_99": "updates to 99 %",
+    "samples_to_99": "samples to 99 %",
+    "seconds": "time",
+    "seconds_to_99": "time to 99 %",
+    "what": "variant",
+    "word_match": "words right",
+}
+"""Titles of columns whose names do not speak for themselves."""
+_COLORS: Final = {"violated": "31", "holds": "32", "vacuous": "33", "not applicable": "2"}
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("_", " "))
+
+
+def format_cell(name: str, value: object) -> str:
+    """Return a value as a table shows it: yes and no, units for times, tokens and operations, four digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        if name.startswith("seconds"):
+            return _duration(value)
+        if name.startswith("latency_ms"):
+            return f"{value:.3g} ms"
+        if name in ("tokens", "flops", "operations", "operations per answer"):
+            unit = "" if name == "tokens" else "FLOP"
+            return _with_prefix(value, unit)
+        if isinstance(value, float):
+            return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(format_cell("", each) for each in cast("Sequence[object]", value))
+    return str(value)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def _with_prefix(value: float, unit: str) -> str:
+    """Return a large number with a prefix: 7.2 M, 1.7 TFLOP."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.4g} {unit}".rstrip()
+
+
+def _colored(text: str, width: int, terminal: bool) -> str:
+    color = _COLORS.get(text) if terminal else None
+    return styled(text, color).ljust(width + len(styled(text, color)) - len(text)) if color else text.ljust(width)
+
+
+def _line(cells: Sequence[str], style: str = "") -> str:
+    return styled("  ".join(cells).rstrip(), style)
+
+
+def styled(text: str, style: str | None) -> str:
+    """Return the text in a style of the terminal (its ANSI number), unless the user wants none."""
+    plain = not style or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if plain else f"\033[{style}m{text}\033[0m"
+
+
+def terminal_columns() -> int:
+    """Return the width of the terminal, or of COLUMNS where that is a sensible number."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns if sys.__stdout__ else _DEFAULT_COLUMNS
+    except (OSError, ValueError):
+        return _DEFAULT_COLUMNS
+
+
+_DEFAULT_COLUMNS: Final = 100
+
+
+def use_device(name: str, threads: int | None = None, dtype: str = "float32") -> str:
+    """Make torch use that many threads, and return the device if it can be used here, in that precision.
+
+    `auto` is the first GPU if there is one, otherwise the CPU.
+    """
     import torch
 
-    torch.set_num_threads(check_threads(threads))
+    torch.set_num_threads(check_threads(threads or available_cores()))
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         if torch.device(name).type not in ("cpu", "cuda", "mps"):
             raise InputError(f"device={name!r} is not cpu, cuda or mps")
@@ -74,10 +206,19 @@ def use_device(name: str, threads: int, dtype: str = "float32") -> str:
     return name
 
 
+def available_cores() -> int:
+    """Return the number of threads to use unless asked otherwise: OMP_NUM_THREADS, or one per core of this process."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and 1 <= int(asked) <= MAX_THREADS:
+        return int(asked)
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def check_threads(count: int) -> int:
     """Return ``count`` if this process can compute with that many threads now. OpenMP would end the process, or crash, if not."""
-    if not 1 <= count <= 1024:
-        raise InputError(f"threads={count} is outside 1 … 1024")
+    if not 1 <= count <= MAX_THREADS:
+        raise InputError(f"threads={count} is outside 1 … {MAX_THREADS}")
     done = threading.Event()
     started: list[threading.Thread] = []
     try:

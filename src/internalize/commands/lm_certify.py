@@ -12,31 +12,31 @@ from internalize.commands.console import say, use_device
 
 @command
 class LmCertify(KeptOption, SeedOption, DeviceOptions):
-    """Check on a language model trained on parity what carries over of the paper's statements.
+    """Check which of the paper's statements hold on a trained language model.
 
-    Does every node attend to its two children, is every hidden node there early enough for its parent, does a stage leave alone
-    what the one before it had hidden, is the answer right? The paper proves it of its own model; of an ordinary
-    transformer it is measured, against bounds that are this project's. Exits with 1 if any is violated. The statement about
-    stages needs a run of lm train --keep-stages, and does not apply to others.
+    The model must have been trained on parity. The certificates ask: does every node attend to its two children, is
+    every hidden node computed early enough for its parent, does a stage preserve what the stage before it hid, is the
+    answer right? The paper proves these for its own model; the bounds here are this project's. The exit status is 1 if
+    any is violated.
 
-    For example:
-
-      $ internalize lm train --method log-icot --keep-stages --layer-loss 1 --out runs/parity
-      $ internalize lm certify runs/parity
-      $ internalize lm certify runs/parity --only child-attention frozen-nodes --json
+    Examples:
+      internalize lm train --method log-icot --keep-stages --layer-loss 1 --out runs/parity
+      internalize lm certify runs/parity
+      internalize lm certify runs/parity --only child-attention frozen-nodes --json
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Folder of a run of lm train on parity, or of a model that one wrote."""
+    """Folder of a run of `lm train` on parity, or of a model that it wrote. Statements about stages need
+    --keep-stages."""
     only: tuple[str, ...] = ()
-    """Names of the statements to check: child-attention, child-mass, hidden-nodes, frozen-nodes, answer. Default: all."""
+    """Statements to check: child-attention, child-mass, hidden-nodes, frozen-nodes, answer. Default: all of them."""
     examples: int = 2048
-    """How many different questions to read, held-out ones first; there may be fewer."""
+    """Largest number of different questions to read, held-out ones first."""
     seed: int = 0
-    """Draws which half of the questions fits the probes; the other half judges them."""
+    """Random seed. It decides which half of the questions the probes are fitted to."""
 
     def __call__(self) -> int:
-        """Check, show, keep."""
+        """Check, show and keep the certificates."""
         from internalize.certificate import chosen
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.certificates import STATEMENTS, LmWorld, certify

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from internalize.commands.common_options import CheckpointOption, DeviceOptions, StudyOptions, command
-from internalize.commands.console import say, use_device
+from internalize.commands.console import available_cores, say, use_device
 from internalize.commands.lm_plan import PlanOptions
 from internalize.lm.options import LmMethod
 
@@ -19,39 +19,39 @@ COLUMNS = (
 
 @command
 class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
-    """Compare the methods on the same data and model: at equal updates, at equal tokens, over several seeds.
+    """Compare methods on the same data and model, over several seeds.
 
-    Takes the options of `lm train`. With --advance steps all schedules are derived from --steps: the first stage has a
-    quarter of the updates (or --first-steps), the removals share two thirds of what is left. With --advance accuracy stages
-    end as in `lm train`, and --steps is a limit. At equal tokens each method has the updates in which it reads as many
-    tokens as log-icot in --steps. Methods with the same first stage train it once per seed. Ctrl-C saves and stops;
-    --resume continues, and finished runs are not made again.
+    Takes the options of `lm train`. Methods are compared at equal updates, or at equal tokens: each then has the
+    updates in which it reads as many tokens as log-icot reads in --steps. With --advance steps, all schedules are
+    derived from --steps: a quarter of the updates for the first stage (or --first-steps), two thirds of the rest
+    shared by the removals. With --advance accuracy, stages end as in `lm train`, and --steps is a limit. Methods with
+    the same first stage train it once per seed. After Ctrl-C, --resume continues; finished runs are reused.
 
-    For example:
-
-      $ internalize lm compare --out runs/parity --steps 1500
-      $ internalize lm compare --data multiply:digits=2 --layers 4 --advance steps --steps 4000 --seeds 0:5 --out runs/multiply
-      $ internalize lm compare --methods icot log-icot --budget tokens --removal delete --jobs 4 --json
+    Examples:
+      internalize lm compare --out runs/parity --steps 1500
+      internalize lm compare --data multiply:digits=2 --layers 4 --advance steps --steps 4000 --seeds 0:5 --out runs/multiply
+      internalize lm compare --methods icot log-icot --budget tokens --removal delete --jobs 4 --json
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
-    """Which methods to compare. Default: cot, icot, log-icot, pause, none and, where stages end by accuracy, adaptive. cot is
-    measured as it is used: it writes its chain."""
+    """Methods to compare. Default: cot, icot, log-icot, pause, none and, where stages end by accuracy, adaptive. cot
+    is evaluated with its chain written."""
     budget: Literal["steps", "tokens", "both"] = "both"
-    """What every method has as much of."""
+    """What the methods have in common: the number of updates (steps), of tokens, or one comparison each (both)."""
     seeds: str = "0:3"
-    jobs: int = 2
     out: Path | None = None
-    """Folder for the runs, each in <budget>/<method>/seed-<seed>, and for rows.json. Without it, a new one below runs/."""
+    """Folder for the runs, each in <budget>/<method>/seed-<seed>, and for rows.json. Default: a new folder in runs/."""
 
     def __call__(self) -> int:
-        """Train what is missing, show the rows."""
+        """Train the missing runs and show the rows."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.training.quiet import quiet_transformers
 
         seeds, out = self.all_seeds(), self.folder("lm-compare")
-        device = use_device(self.device, self.threads)
+        jobs = self.jobs or available_cores()
+        threads = self.threads or max(1, available_cores() // jobs)
+        device = use_device(self.device, threads)
         quiet_transformers()
 
         from internalize.lm.evaluation.comparison import compare
@@ -69,8 +69,8 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
                 ("steps", "tokens") if self.budget == "both" else (self.budget,),
                 out=out,
                 resume=self.resume,
-                jobs=self.jobs,
-                how=ExecutionSettings(device, self.threads, self.checkpoint_steps),
+                jobs=jobs,
+                how=ExecutionSettings(device, threads, self.checkpoint_steps),
                 report=progress.show,
                 refused=lambda folder, reason: failed.append({"run": str(folder), "reason": reason}),
                 finished=outcomes.append,
@@ -85,6 +85,6 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """One line of the table, the interval in one column."""
+    """Return one row of the table, with the interval in one column."""
     interval = f"{row['exact_match_low']:.3f} … {row['exact_match_high']:.3f}"
     return {**row, "95 %": interval, "solved": f"{row['solved']}/{row['seeds']}"}

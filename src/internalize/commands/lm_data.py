@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from internalize.commands.common_options import SeedOption, command
-from internalize.commands.console import print_json, print_table, print_text, say
+from internalize.commands.console import print_json, print_table, print_text, say, suggest
 from internalize.errors import InputError
 from internalize.lm.data.tasks import TaskStream, usage
 
@@ -15,20 +15,20 @@ _SHOWN = 10
 
 @command
 class LmData(SeedOption):
-    """Write the examples of a task, or check a file of your own before training on it.
+    """Write examples of a task, or check a data file.
 
-    A line of text is `question||steps #### answer`; steps are its <<…>> groups, or else its words. A JSON line has question,
-    steps (a list), answer and, if known, levels (a number a step: a step needs only lower ones). Files that end in .jsonl
-    or .json are JSON lines, all others text. Text keeps no levels and no steps of several words; JSON lines keep all.
+    A text file has one example per line: `question||steps #### answer`. The steps are its <<…>> groups; without any,
+    its words. A JSON-lines file has question, steps (a list), answer and, if known, levels: one number per step,
+    larger than those of the steps it needs. Files that end in .jsonl or .json are read as JSON lines. Text cannot hold
+    levels or steps of several words.
 
-    --check exits with 1 if a line is bad.
+    --check reads a file, counts its examples and lists the bad lines. The exit status is then 1 if there are any.
 
-    For example:
-
-      $ internalize lm data --data multiply:digits=4
-      $ internalize lm data --data parity:n=16,k=8 --count 4096 --stream test --out test.jsonl
-      $ internalize lm data --data hops:hops=8,seed=3 --count 3 --json
-      $ internalize lm data --check test.jsonl
+    Examples:
+      internalize lm data --data multiply:digits=4
+      internalize lm data --data parity:n=16,k=8 --count 4096 --stream test --out test.jsonl
+      internalize lm data --data hops:hops=8,seed=3 --count 3 --json
+      internalize lm data --check test.jsonl
     """
 
     data: Annotated[
@@ -37,7 +37,7 @@ class LmData(SeedOption):
     count: int | None = None
     """Number of examples. Default: 10."""
     seed: int = 0
-    """Random seed of the task; a seed in --data goes before it."""
+    """Random seed of the task. A seed in --data takes precedence."""
     stream: TaskStream = "train"
     """Which examples: no question for training is one of validation or test."""
     out: Path | None = None
@@ -92,6 +92,7 @@ class LmData(SeedOption):
             print_json({"data": source.spec, "stream": self.stream, "count": count, "out": str(self.out)})
         else:
             say(f"{count} examples of {source.spec} are in {self.out}")
+            suggest(f"lm plan --data {self.out}")
         return 0
 
     def _check(self, path: Path) -> int:
@@ -115,9 +116,11 @@ class LmData(SeedOption):
             print_table(bad, ("line", "reason"))
         names = {
             "longest_chain": "steps of the longest chain",
-            "levels_from": "levels by default from",
-            "levels": "levels at most",
+            "levels_from": "levels come from",
+            "levels": "largest number of levels",
         }
-        rows = [{"": names.get(name, name), " ": value} for name, value in found.items()]
-        self.show({"file": str(path), **found, "bad": bad}, rows, ("", " "))
+        facts = {names.get(name, name): value for name, value in found.items()}
+        self.show_facts({"file": str(path), **found, "bad": bad}, facts)
+        if not bad and not self.json:
+            suggest(f"lm plan --data {path}")
         return 1 if bad else 0

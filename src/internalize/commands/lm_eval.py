@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
-from internalize.commands.console import Flag, print_table, say, use_device
+from internalize.commands.console import Flag, print_table, print_text, say, suggest, use_device
 from internalize.lm.options import CurriculumOptions
 
 if TYPE_CHECKING:
@@ -17,43 +17,44 @@ if TYPE_CHECKING:
 
 @command
 class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
-    """Let a language model answer with its chain of thought hidden, and count the answers that are right.
+    """Measure how often a model answers correctly with its chain hidden.
 
-    Answers are generated, greedily and many at once; nothing of the chain is given away. An answer is right if it is the true
-    one word for word and nothing is written before it.
+    Answers are generated greedily, and no part of the chain is given away. An answer counts as right if it equals the
+    true one word for word and nothing is written before it.
 
-    For example:
-
-      $ internalize lm eval --model runs/parity
-      $ internalize lm eval --model runs/parity --stages all --chain
-      $ internalize lm eval --model runs/parity/model --data held-out.jsonl --out runs/parity-eval --json
-      $ internalize lm eval --model some-causal-lm --data held-out.jsonl --method none
+    Examples:
+      internalize lm eval --model runs/parity
+      internalize lm eval --model runs/parity --stages all --chain
+      internalize lm eval --model runs/parity/model --data held-out.jsonl --out runs/parity-eval --json
+      internalize lm eval --model some-causal-lm --data held-out.jsonl --method none
     """
 
     model: Path
-    """Folder of a run of lm train, of a model, or of any causal language model that transformers can load."""
+    """Folder of a run of `lm train`, of a model, or of any causal language model that transformers can load."""
     examples: int = 4096
-    """How many to ask; a file may have fewer."""
+    """Largest number of questions to ask."""
     stages: Literal["last", "all"] = "last"
-    """last: with the whole chain hidden. all: also for every number of shown steps."""
+    """last: ask with the whole chain hidden. all: ask for every number of shown steps."""
     chain: Flag[bool] = False
-    """Also let the model write its chain: is explicit reasoning forgotten, and how much quicker is it without?"""
+    """Also let the model write its chain, to see whether explicit reasoning is forgotten and how much faster the
+    internalized answer is."""
     options: tyro.conf.OmitArgPrefixes[CurriculumOptions] = field(default_factory=CurriculumOptions)
     slot_token: str = ""
-    """For a model that is not ours: what stands in a hidden slot. Default: its padding token, or else its end token."""
+    """For models not trained here: token that fills hidden slots. Default: the padding token; without one, the end
+    token."""
     batch: int = 256
-    """Examples at once."""
+    """Questions asked at a time."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights."""
+    """Precision of the weights."""
     skip_bad: Flag[bool] = False
-    """Leave out lines of --data that cannot be read, and say how many."""
+    """Skip lines of --data that cannot be read, and report how many."""
     out: Path | None = None
-    """Folder to keep the result and every answer in. Without it, nothing is written."""
+    """Folder for the result and every answer. Default: nothing is written."""
     seed: int = 0
-    """Seed of a task in --data that names none."""
+    """Random seed of a task in --data that names none."""
 
     def __call__(self) -> int:
-        """Ask, count, show, keep."""
+        """Ask, count, show and keep."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.evaluation.evaluate import evaluate, open_subject
         from internalize.lm.training.quiet import quiet_transformers
@@ -90,8 +91,10 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
         result = evaluation.result
         if "stages" in result and not self.json:
             print_table(result["stages"], tuple(result["stages"][0]))
-        rows = [{"": name.replace("_", " "), " ": value} for name, value in result.items() if name != "stages"]
-        self.show(result, rows, ("", " "))
+            print_text("")
+        self.show_facts(result, {name: value for name, value in result.items() if name != "stages"})
+        if not self.json:
+            suggest(f"lm probe {self.model}")
         return 0
 
     def _config(self, subject: "Subject") -> dict[str, Any]:
@@ -109,7 +112,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
 
 
 def _lines(subject: "Subject", evaluation: "Evaluation") -> str:
-    """Every question with its answers, a JSON object a line."""
+    """Return every question with its answers, one JSON object per line."""
     answers = evaluation.answers
     rows = [
         {"question": example.question, "answer": example.answer, "generated": given, "right": right}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from internalize.commands.common_options import KeptOption, SeedOption, command
-from internalize.commands.console import print_json, print_table, print_text, say
+from internalize.commands.console import print_json, print_table, print_text, say, suggest
 from internalize.lm.options import LmMethod, LmTrainOptions, with_adaptive
 
 if TYPE_CHECKING:
@@ -18,45 +18,45 @@ FILE = "plan.json"
 
 @dataclass(frozen=True)
 class PlanOptions(LmTrainOptions):
-    """The options of `lm train`; which methods is asked for by --methods."""
+    """The options of `lm train`; --methods names the methods."""
 
     method: Annotated[LmMethod, tyro.conf.Suppress] = "icot"  # with it, --side and --cutoff may be given
 
 
 @command
 class LmPlan(KeptOption, SeedOption):
-    """What training will cost, before it begins: the stages, updates, tokens, operations and GPU-hours of each method.
+    """Show what training will cost, before it begins.
 
-    Takes the options of `lm train`; nothing is trained, and of a model only config and tokenizer are read. Tokens are expected
-    ones, with replay and smoothing, without padding. Operations are 6 a weight and token (with LoRA 4), and attention. For
-    one method its stages are shown, too.
+    Lists the stages, updates, tokens, operations and GPU-hours of each method, and the cost per answer. Nothing is
+    trained; only the config and tokenizer of the model are read. Tokens are expected values, with replay and
+    smoothing, without padding. Operations are 6 per weight and token (4 with LoRA), plus attention. For a single
+    method its stages are listed, too.
 
-    For example:
-
-      $ internalize lm plan --data multiply:digits=4 --removal delete
-      $ internalize lm plan --data train.jsonl --model mistralai/Mistral-7B-v0.1 --batch 32 --methods icot log-icot
-      $ internalize lm plan --data train.txt --advance epochs --stages-per-epoch 8 --batch 32 --removal delete --methods icot
-      $ internalize lm plan --data train.jsonl --model config.json --updates-from steps --steps 20000 --json
+    Examples:
+      internalize lm plan --data multiply:digits=4 --removal delete
+      internalize lm plan --data train.jsonl --model mistralai/Mistral-7B-v0.1 --batch 32 --methods icot log-icot
+      internalize lm plan --data train.txt --advance epochs --stages-per-epoch 8 --batch 32 --removal delete --methods icot
+      internalize lm plan --data train.jsonl --model config.json --updates-from steps --steps 20000 --json
     """
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
-    """Which methods to plan; the same data, model and updates a stage for each. Default: icot, icot-steps, log-icot and, where
+    """Methods to plan, with the same data, model and updates per stage. Default: icot, icot-steps, log-icot and, where
     stages end by accuracy, adaptive."""
     updates_from: Literal["stages", "steps"] = "stages"
-    """stages: every stage has its updates, the last one as many as the others, and --steps is what comes out. steps: --steps
-    updates in all, and the last stage has what is left, as in `lm train`."""
+    """stages: add up the updates of the stages; the last stage gets as many as the others. steps: --steps updates in
+    all, as in `lm train`; the last stage gets the rest."""
     gpu_flops: float = 312e12
-    """Operations a second of a GPU at best. Default: an A100 in bfloat16."""
+    """Peak operations per second of a GPU. The default is an A100 in bfloat16."""
     utilisation: float = 0.4
-    """Share of them that training gets."""
+    """Share of the peak that training reaches."""
     out: Path | None = None
-    """Folder to keep the plan in, as plan.json. Without it, nothing is written."""
+    """Folder for plan.json. Default: nothing is written."""
     seed: int = 0
-    """Decides the data: the task, and what is held out of a file."""
+    """Random seed of the task, or of the choice of held-out examples."""
 
     def __call__(self) -> int:
-        """Plan, show, keep."""
+        """Plan, show and keep."""
         from internalize.lm.evaluation.flops import Gpu
         from internalize.lm.evaluation.plan import plan
         from internalize.lm.training.quiet import quiet_transformers
@@ -75,11 +75,15 @@ class LmPlan(KeptOption, SeedOption):
             print_json(found)
         else:
             _print(planned)
+            suggest(
+                f"lm train --data {self.options.data}"
+                + (f" --model {self.options.model}" if self.options.model else "")
+            )
         return 0
 
 
 def _print(planned: "Plan") -> None:
-    """The methods side by side; of a single one its stages before that."""
+    """Print one row per method and, for a single method, one row per stage before that."""
     if len(planned.methods) == 1:
         only = planned.methods[0]
         columns = {
@@ -87,7 +91,7 @@ def _print(planned: "Plan") -> None:
             "hidden": f"hidden {only.unit}s",
             "slots": "slots",
             "steps": "steps",
-            "tokens_per_update": "tokens an update",
+            "tokens_per_update": "tokens per update",
             "tokens": "tokens",
             "flops": "operations",
         }
@@ -102,21 +106,21 @@ def _print(planned: "Plan") -> None:
             "tokens": method.tokens,
             "operations": method.flops,
             "GPU-hours": method.gpu_hours,
-            "of icot's": method.ratio_to_icot,
-            "tokens an answer": method.answer.generated_tokens,
-            "operations an answer": method.answer.flops,
-            "less than written": f"{planned.written.flops / method.answer.flops:.3g} times",
+            "ratio to icot": method.ratio_to_icot,
+            "tokens per answer": method.answer.generated_tokens,
+            "operations per answer": method.answer.flops,
+            "cost of a written answer": f"{planned.written.flops / method.answer.flops:.3g} times as much",
         }
         for method in planned.methods
     ]
     if planned.methods[0].ratio_to_icot is None or len(planned.methods) == 1:
         for row in rows:
-            del row["of icot's"]
+            del row["ratio to icot"]
     print_table(rows, tuple(rows[0]))
     size = planned.size
     print_text(
-        f"\nmodel: {size.parameters:.4g} parameters, {size.embedding:.4g} of them embeddings; an answer with its chain "
-        f"written: {planned.written.generated_tokens:.4g} tokens, {planned.written.flops:.4g} operations"
+        f"\nThe model has {size.parameters:.4g} parameters, {size.embedding:.4g} of them embeddings. An answer with its chain "
+        f"written takes {planned.written.generated_tokens:.4g} tokens and {planned.written.flops:.4g} operations."
     )
     for reason in dict.fromkeys(method.reason for method in planned.methods if method.reason):
         say(f"{', '.join(method.method for method in planned.methods if method.reason == reason)}: {reason}")

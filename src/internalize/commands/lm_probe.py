@@ -12,37 +12,37 @@ from internalize.commands.console import print_text, say, use_device
 
 @command
 class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
-    """Where the reasoning went: how well each step of the chain can be read from each layer of a model, stage by stage.
+    """Show where a model computes each step of its chain.
 
-    A linear probe is fitted to half of the examples and judged on the other, at the position that has to predict the step;
-    the model's own head reads there, too. Beside them: what the loss asks of that position (gradient over noise), how
-    much it attends to what the step is made of (for parity), and whether a stage has moved what was learned before. Below the
-    table a line for each stage: which steps are missing, and why: lost since the stage began, waiting for others, these there
-    too late, pulled (about to be found), too faint a signal, or unknown.
+    For every step, layer and stage, a linear probe is fitted to half of the questions and judged on the other half, at
+    the position that has to predict the step. The model's own output head is read there, too. Beside them the table
+    has the gradient signal of the loss at that position, the attention on the step's children (for parity), and the
+    agreement with the stage before. Below the table, one line per stage lists the missing steps and the reason: lost
+    since the stage began, waiting for other steps, computed in too late a layer, pulled (about to be found), too faint
+    a signal, or unknown.
 
-    For example:
-
-      $ internalize lm train --method log-icot --keep-stages --out runs/parity
-      $ internalize lm probe runs/parity --figure figures
-      $ internalize lm probe runs/parity --stage last --hidden 0 3 6 --json
-      $ internalize lm probe runs/parity/model --examples 512
+    Examples:
+      internalize lm train --method log-icot --keep-stages --out runs/parity
+      internalize lm probe runs/parity --figure figures
+      internalize lm probe runs/parity --stage last --hidden 0 3 6 --json
+      internalize lm probe runs/parity/model --examples 512
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Folder of a run of lm train --keep-stages, or of a model that one wrote."""
+    """Folder of a run of `lm train --keep-stages`, or of a model that it wrote."""
     examples: int = 2048
-    """How many different questions to read; there may be fewer."""
+    """Largest number of different questions to read."""
     stage: str = "all"
-    """Whose model: all, last, or the number of a stage, from 1."""
+    """Whose model to read: all, last, or the number of a stage, from 1."""
     hidden: tuple[int, ...] = ()
-    """How many steps (or tokens, for icot) are hidden. Default: as at the model's own stage, at the next, and everything."""
+    """Numbers of hidden steps (or tokens, for icot). Default: as at the model's own stage, as at the next, and all."""
     figure: Path | None = None
-    """Folder for a figure of the probe's accuracy, layer by layer and step by step."""
+    """Folder for a figure of the probe's accuracy, by layer and step."""
     seed: int = 0
-    """Draws the two halves of the questions, and a task in --data that names no seed."""
+    """Random seed. It splits the questions into halves, and draws a task in --data that names no seed."""
 
     def __call__(self) -> int:
-        """Read, show, keep, draw."""
+        """Probe, show, keep and draw."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.probe.probe import probe
         from internalize.lm.probe.probed_models import open_probed_models
@@ -69,6 +69,8 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
                 result["figure"] = str(draw_reading(result).save(self.figure))
             keep(result)
         self.show(result, _summary(result["rows"]), _COLUMNS)
+        if not self.json:
+            print_text("")
         for account in () if self.json else result["accounts"]:
             print_text(_in_words(account))
         return 0
@@ -76,12 +78,12 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
 
 _COLUMNS = (
     *("stage", "hidden", "step", "level", "chance", "probe", "layer", "lens", "error", "agreement"),
-    *("attention", "signal/noise", "pull", "of others"),
+    *("attention", "signal/noise", "pull", "pull of others"),
 )
 
 
 def _in_words(account: dict[str, Any]) -> str:
-    """An account of a stage in a line."""
+    """Return the account of a stage as one line."""
     missing = [f"{each['step']} ({each['reason']})" for each in account["missing"]]
     of = f"stage {account['stage']}, {account['hidden']} hidden, {account['steps']} steps with the answer"
     what = f"missing {', '.join(missing)}" if missing else "all are read"
@@ -91,7 +93,7 @@ def _in_words(account: dict[str, Any]) -> str:
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line a step: the best of the layers, the lowest that has it; lens, error and agreement of the last layer."""
+    """Return one row per step: the best layer's probe and the last layer's lens, error and agreement."""
     by_step: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
     for row in rows:
         by_step.setdefault((row["stage"], row["hidden"], row["step"]), []).append(row)
@@ -110,7 +112,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "attention": min(map(max, zip(*looks, strict=True))) if looks else None,
                 "signal/noise": max(ratios, default=None),
                 "pull": pull,
-                "of others": others,
+                "pull of others": others,
             }
         )
     return lines

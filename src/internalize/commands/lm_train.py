@@ -7,32 +7,32 @@ from typing import Any
 import tyro
 
 from internalize.commands.common_options import CheckpointOption, DeviceOptions, SeedOption, SeedsOptions, command
-from internalize.commands.console import print_table, say, use_device
+from internalize.commands.console import print_table, print_text, say, suggest, use_device
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
 
 
 @command
 class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
-    """Train a language model on chains of thought and take them away, until it answers without writing them.
+    """Train a language model to answer without writing its chain of thought.
 
-    Without --model, a new GPT-2 of five layers learns 8-parity of 16 bits (3000 updates, some minutes; with --stop-at
-    0.99 it ends once that is reached). The run folder holds the metrics of every evaluation and, in model/, a folder that
-    transformers loads by itself. Ctrl-C saves and stops; --resume goes on from there, or from a kill, to the same bits.
-    Several processes: torchrun --nproc-per-node 2 -m internalize -- lm train …
+    Training starts with the whole chain shown and then hides it, stage by stage. Without --model, a new GPT-2 of five
+    layers learns the parity of 8 secret bits among 16, in a few minutes. The run folder keeps the metrics of every
+    evaluation and, in model/, a folder that transformers can load. After Ctrl-C or a kill, --resume continues the run
+    and ends with bit-for-bit identical weights.
 
-    For example:
-
-      $ internalize lm train --stop-at 0.99 --out runs/parity
-      $ internalize lm train --data train.txt --model ./gpt2 --batch 32 --lr 5e-5 --out runs/mine
-      $ internalize lm train --data multiply:digits=2 --layers 4 --method icot --advance steps --stage-steps 100
-      $ internalize lm train --data train.txt --model ./mistral --lora-rank 16 --dtype bfloat16 --accumulate 8
+    Examples:
+      internalize lm train --stop-at 0.99 --out runs/parity
+      internalize lm train --data train.txt --model ./gpt2 --batch 32 --lr 5e-5 --out runs/mine
+      internalize lm train --data multiply:digits=2 --layers 4 --method icot --advance steps --stage-steps 100
+      internalize lm train --data train.txt --model ./mistral --lora-rank 16 --dtype bfloat16 --accumulate 8
+      torchrun --nproc-per-node 2 -m internalize -- lm train --out runs/two
     """
 
     options: tyro.conf.OmitArgPrefixes[LmTrainOptions] = field(default_factory=LmTrainOptions)
 
     def __call__(self) -> int:
-        """Train, show, keep."""
+        """Train, show the results and keep them."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.training.quiet import quiet_transformers
 
@@ -54,9 +54,14 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
         results: list[dict[str, Any]] = []
         for seed, run in runs.items():
             with ProgressDisplay(f"lm train {self.options.data} {self.options.method} seed {seed}") as progress:
+                noted = 0
 
                 def report(now: Report, progress: ProgressDisplay = progress) -> None:
-                    seen = f"stage {now.metrics['stage']}/{now.stages}  loss {now.metrics['loss']:.4g}  "
+                    nonlocal noted
+                    for stage in now.finished[noted:]:
+                        progress.note(_in_words(stage, now.stages))
+                    noted = len(now.finished)
+                    seen = f"stage {now.metrics['stage']}/{now.stages}  loss {now.metrics['loss']:.3g}  "
                     progress.show(now.done, now.total, f"{seen}exact match {now.metrics['exact_match']:.3f}")
 
                 results.append(
@@ -75,5 +80,19 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
             return 0
         if not self.json and not self.seeds:
             print_table(results[0]["stages"], ("stage", "hidden", "steps", "exact_match", "passed"))
+            print_text("")
         self.show_runs(results, runs, ("exact_match", "word_match", "examples", "steps", "tokens", "seconds"))
+        if not self.json:
+            stop_at, made = self.options.stop_at, results[0]["steps"]
+            if stop_at is not None and not self.seeds and made < self.options.steps:
+                say(f"stopped after {made} updates: exact match reached {stop_at:g} with the whole chain hidden")
+            suggest(f"lm eval --model {next(iter(runs.values())).path} --stages all --chain")
         return 0
+
+
+def _in_words(stage: dict[str, Any], stages: int) -> str:
+    """Return a finished stage as one line."""
+    outcome = "passed" if stage["passed"] else "ended below the threshold"
+    return (
+        f"stage {stage['stage']}/{stages} {outcome}: {stage['steps']} updates, exact match {stage['exact_match']:.3f}"
+    )

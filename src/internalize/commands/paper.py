@@ -4,47 +4,47 @@ import contextlib
 import io
 from pathlib import Path
 
-from internalize.commands.common_options import CORES, JobsOption, SeedOption, command
-from internalize.commands.console import Flag, print_json, print_text, say
+from internalize.commands.common_options import JobsOption, SeedOption, command
+from internalize.commands.console import Flag, available_cores, print_json, print_text, say
 from internalize.errors import MACHINE, InputError, MachineError
 from internalize.report.reproduce import FULL
 
 
 @command
 class Paper(JobsOption, SeedOption):
-    """Reproduce the paper into one page: make what is missing, reuse what is finished, draw everything.
+    """Reproduce the paper into one page, report/index.html.
 
-    Trains the paper's experiment (n=30, k=16) on 20 seeds and smaller and larger trees beside it, runs Algorithm 1, checks every
-    statement, and writes index.html, every figure as SVG and PDF, and every table as CSV. What takes hours (comparisons,
-    ablations, learned gates, language models) is shown from stored results, with their command and date; --full runs those
-    commands first. Interrupted, it goes on where it stopped.
+    Trains the paper's experiment (n=30, k=16) on 20 seeds, with smaller and larger trees beside it, runs Algorithm 1,
+    checks every statement, and draws every figure. The folder also has each figure as SVG and PDF and each table as
+    CSV. Comparisons, ablations, learned gates and language models take hours; they are shown from stored results with
+    their command and date, or recomputed first with --full. Finished runs are reused; run the command again to
+    continue after an interruption. The exit status is 1 if a claim does not hold.
 
-    For example:
-
-      $ internalize paper
-      $ internalize paper --out elsewhere --jobs 8
-      $ internalize paper --full
+    Examples:
+      internalize paper
+      internalize paper --out elsewhere --jobs 8
+      internalize paper --full
     """
 
     out: Path = Path("report")
-    """Folder of the page; the runs are kept in its folder runs/, those of --full in full/."""
+    """Folder of the page. Its runs are in runs/, those of --full in full/."""
     full: Flag[bool] = False
-    """Also make what is else shown from stored results. Takes hours; finished runs are reused."""
+    """Recompute the stored results, too. This takes hours."""
     seed: int = 0
-    """The first seed of what is made without --full; each experiment takes the following ones."""
-    jobs: int = CORES
+    """First random seed; each experiment uses the following ones. Stored results keep their own."""
 
     def __call__(self) -> int:
-        """Train, draw, write."""
+        """Train, draw and write the page."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.report.reproduce import reproduce
 
-        if self.jobs < 1:
-            raise InputError(f"jobs={self.jobs} must be at least 1")
+        jobs = available_cores() if self.jobs is None else self.jobs
+        if jobs < 1:
+            raise InputError(f"jobs={jobs} must be at least 1")
         if self.full:
-            _run_stored_commands(self.out / FULL, self.jobs)
+            _run_stored_commands(self.out / FULL, jobs)
         with ProgressDisplay("paper") as progress:
-            result = reproduce(self.out, first_seed=self.seed, processes=self.jobs, report=progress.show, say=say)
+            result = reproduce(self.out, first_seed=self.seed, processes=jobs, report=progress.show, say=say)
         if self.json:
             print_json(result)
         else:
@@ -56,7 +56,7 @@ class Paper(JobsOption, SeedOption):
 
 
 def _run_stored_commands(out: Path, jobs: int) -> None:
-    """Run our commands behind the stored results, each in a folder below ``out``; finished runs are reused."""
+    """Run the commands behind the stored results, each in a folder of ``out``. Finished runs are reused."""
     from internalize.commands.cli import parse
     from internalize.parallel.interrupt import Interrupted
     from internalize.report.stored import STORED

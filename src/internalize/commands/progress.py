@@ -9,7 +9,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class ProgressDisplay:
-    """Shows how much of some work is done, what was seen last, and the time left."""
+    """A display of how much work is done, what was measured last, and the time left."""
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
         self._title = title
@@ -23,17 +23,18 @@ class ProgressDisplay:
             from rich.progress import Progress as Bar
 
             columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[seen]}"),
-                TimeRemainingColumn(),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[count]}", markup=False),
+                TextColumn("{task.fields[seen]}", markup=False),
+                TimeRemainingColumn(compact=True),
             )
             self._bar = Bar(*columns, console=Console(file=self._stream), transient=True)
-            self._task = self._bar.add_task(title, total=None, seen="")
+            self._task = self._bar.add_task("", total=None, seen="", count="")
 
     def __enter__(self) -> "ProgressDisplay":
         if self._bar:
             self._bar.start()
+            self.note(self._title)
         return self
 
     def __exit__(
@@ -42,11 +43,18 @@ class ProgressDisplay:
         if self._bar:
             self._bar.stop()
 
+    def note(self, line: str) -> None:
+        """Print a line that stays on the screen, above the bar."""
+        if self._bar:
+            self._bar.console.print(line, markup=False, highlight=False)
+        else:
+            print(f"{self._title}: {line}", file=self._stream, flush=True)
+
     def show(self, done: float, total: float, seen: str) -> None:
-        """Now ``done`` of ``total``; ``seen`` says what was measured last."""
+        """Show that ``done`` of ``total`` is done, and what was measured last."""
         now = time.monotonic()
         if self._bar:
-            self._bar.update(self._task, completed=done, total=total, seen=seen)
+            self._bar.update(self._task, completed=done, total=total, seen=seen, count=f"{done:g}/{total:g}")
         elif done >= total or now - self._shown >= SECONDS_BETWEEN_LINES:
             self._shown = now
             print(

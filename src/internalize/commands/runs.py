@@ -14,24 +14,23 @@ _USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path"
 
 @command
 class Runs(CommonOptions):
-    """List the runs in or below a folder, with their options and results.
+    """List the runs in a folder, with their options and results.
 
-    For example:
-
-      $ internalize runs
-      $ internalize runs report/runs --where n=30 curriculum=log-icot
-      $ internalize runs --columns path accuracy
+    Examples:
+      internalize runs
+      internalize runs report/runs --where n=30 curriculum=log-icot
+      internalize runs --columns path accuracy
     """
 
     root: tyro.conf.Positional[Path] = Path("runs")
-    """Folder to look in."""
+    """Folder that holds the runs, at any depth."""
     where: tuple[str, ...] = ()
-    """Keep the runs with these values, each as name=value."""
+    """Keep only runs with these values, each as name=value."""
     columns: tuple[str, ...] = _USUAL
-    """What to show of each run."""
+    """Columns to show."""
 
     def __call__(self) -> int:
-        """Read and print."""
+        """Read and show the runs."""
         from internalize.storage.runs import list_runs
 
         if not self.root.is_dir():

@@ -6,40 +6,40 @@ from dataclasses import field
 
 import tyro
 
-from internalize.commands.common_options import CORES, SeedsOptions, ThreadsOption, command
-from internalize.commands.console import Flag, say, use_device
+from internalize.commands.common_options import SeedsOptions, ThreadsOption, command
+from internalize.commands.console import Flag, say, suggest, use_device
 from internalize.parity.options import SolveOptions
 
 
 @command
 class Solve(SeedsOptions, ThreadsOption):
-    """Run Algorithm 1: one quantised gradient step a stage, on fresh samples.
+    """Run Algorithm 1: one rounded gradient step per stage.
 
-    The defaults recover every layer exactly at every n; --preset paper is the algorithm verbatim and does not. Exits with 1
-    if a layer is not recovered, and says at which stage, why, and what would succeed. `internalize predict` says
-    beforehand how likely that is. Under torchrun the samples are shared out over the processes.
+    The defaults recover every layer exactly at every n. With --preset paper, the algorithm as printed, no n that fits
+    on a machine is recovered. The exit status is 1 if a layer is not recovered; a line then says at which stage, why,
+    and what would succeed. `internalize predict` computes the probability of success beforehand.
 
-    Other curricula (--curriculum) take a step a stage too: k - 1 of icot, most of them idle, and one of cot or none. What the
-    mask, the gates and rounding are for shows without them: --mask causal, --gates ones, --gates cot, --grid none.
+    Other curricula also take one step per stage: icot k - 1 of them, most of which change nothing, cot and none a
+    single one. To see what the mask, the gates and rounding are for, leave them out: --mask causal, --gates ones,
+    --gates cot, --grid none. Under torchrun, the processes share the samples.
 
-    For example:
-
-      $ internalize solve --n 128 --k 64
-      $ internalize solve --seeds 0:50 --json
-      $ internalize solve --preset paper
-      $ internalize solve --curriculum icot
-      $ internalize solve --gates ones
-      $ internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
-      $ torchrun --nproc-per-node 2 -m internalize -- solve --n 256 --k 128 --out runs/two
+    Examples:
+      internalize solve --n 128 --k 64
+      internalize solve --seeds 0:50 --json
+      internalize solve --preset paper
+      internalize solve --curriculum icot
+      internalize solve --gates ones
+      internalize solve --n 16 --k 8 --samples 550 --grid K --rate paper
+      torchrun --nproc-per-node 2 -m internalize -- solve --n 256 --k 128 --out runs/two
     """
 
     options: tyro.conf.OmitArgPrefixes[SolveOptions] = field(default_factory=SolveOptions)
     snapshots: Flag[bool] = False
-    """Keep the weights of every stage, and what they were before rounding."""
-    threads: int = CORES
+    """Also keep the weights of every stage, before and after rounding."""
+    threads: int | None = None
 
     def __call__(self) -> int:
-        """Solve, show, keep."""
+        """Solve, show the results and keep them."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.parity.algorithm1.solve_runs import SolveProgress, solve_runs
 
@@ -76,11 +76,14 @@ class Solve(SeedsOptions, ThreadsOption):
             say(f"seed {seed}: {reason}")
         if len(runs) > 1:
             say(f"{len(runs) - len(failed)} of {len(runs)} seeds recovered every layer")
+        if not self.json:
+            size = f"--n {self.options.n} --k {self.options.k}"
+            suggest(f"predict {size}" if failed else f"certify --run {next(iter(runs.values())).path}")
         return 1 if failed else 0
 
 
 def _join_processes(stack: ExitStack) -> bool:
-    """Join the other processes if torchrun started several; whether this is the first."""
+    """Join the other processes if torchrun started several, and return whether this is the first."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     import torch

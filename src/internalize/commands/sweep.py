@@ -1,34 +1,35 @@
 """`internalize sweep`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
 from internalize.commands.common_options import CommonOptions, StudyOptions, command
-from internalize.commands.console import Flag, say
+from internalize.commands.console import Flag, say, suggest
 from internalize.parity.experiments.grid import Kind, parse_grid
 
 
 @command
 class _Cells(StudyOptions):
     grid: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[OPTION=VALUE,... ...]")]] = ()
-    """Options, each with its values: n=16,32 k=n/2 (of solve also samples=0.5x,1x,2x). Options that are not named have
+    """Options with their values: n=16,32 k=n/2 (for solve also samples=0.5x,1x,2x). Options that are not named keep
     their defaults."""
     seeds: str = "0:10"
     backend: Literal["processes", "ray"] = "processes"
-    """Who computes: processes of this machine, or a Ray cluster (needs the extra `ray`)."""
+    """Compute in processes of this machine, or on a Ray cluster (needs the extra `ray`)."""
     address: str | None = None
-    """For --backend ray: address of the cluster. Default: a cluster of this machine alone, that ends with the sweep."""
+    """For --backend ray: address of the cluster. Default: a cluster on this machine that ends with the sweep."""
     jobs: int | None = None
-    """Cells (of train: sets of ten) at once, on one thread each. Default: as many as there are cores, or CPUs of the cluster."""
+    """Cells computed at a time, on one thread each; for train, sets of ten cells. Default: the number of cores, or of
+    the cluster's CPUs."""
     resume: Flag[bool] = False
-    """Add to the store in --out what it has not, whatever grid it was made with; finished cells are not computed again."""
+    """Add missing cells to the store in --out, whatever grid it was made with. Finished cells are not computed again.
+    """
     kind: ClassVar[Kind]
 
     def __call__(self) -> int:
-        """Compute what is missing, and count."""
+        """Compute the missing cells and count them."""
         seeds, out = self.all_seeds(), self.folder("sweep")
         grid = parse_grid(self.kind, self.grid)
         if grid.left_out:
@@ -48,37 +49,44 @@ class _Cells(StudyOptions):
             stop = isinstance(self, SweepSolve) and self.stop_at_failure
             found = sweep(grid.settings, seeds, out, runner, stop_at_failure=stop, resume=self.resume)
         found["left_out"] = len(grid.left_out) * len(seeds)
-        self.show(found, [found], tuple(found))
+        self.show_facts(found, found)
         if found["failed"]:
             say(
                 f"{found['failed']} cells were refused; `internalize sweep show {out} --group-by status reason` says why"
             )
+        elif not self.json:
+            suggest(f"sweep show {out}")
         return 1 if found["failed"] else 0
 
 
 @command
 class SweepSolve(_Cells):
-    """Algorithm 1 at every setting of a grid with every seed.
+    """Run Algorithm 1 at every setting of a grid, with every seed.
 
-    For example:
+    Each run is a row of one store, which opens as Parquet: polars.read_parquet("OUT/cells/*.parquet"). After Ctrl-C or
+    a kill, --resume continues; with a larger grid it computes only what is new.
 
-      $ internalize sweep solve n=16,32,64 k=n/2 samples=0.5x,0.7x,1x,1.4x,2x --seeds 0:50 --out runs/phase
-      $ internalize sweep solve K=4,8,16 grid=1,K --seeds 0:20 --stop-at-failure
+    Examples:
+      internalize sweep solve n=16,32,64 k=n/2 samples=0.5x,0.7x,1x,1.4x,2x --seeds 0:50 --out runs/phase
+      internalize sweep solve K=4,8,16 grid=1,K --seeds 0:20 --stop-at-failure
     """
 
     stop_at_failure: Flag[bool] = False
-    """End a run with the first stage that is not recovered: quicker, where only success matters."""
+    """End a run at the first stage that is not recovered: faster, where only success matters."""
     kind: ClassVar[Kind] = "solve"
 
 
 @command
 class SweepTrain(_Cells):
-    """AdamW through the stages of a curriculum at every setting of a grid with every seed; seeds are trained ten at a time.
+    """Run AdamW at every setting of a grid, with every seed.
 
-    For example:
+    Seeds are trained ten at a time. Each run is a row of one store, which opens as Parquet:
+    polars.read_parquet("OUT/cells/*.parquet"). After Ctrl-C or a kill, --resume continues; with a larger grid it
+    computes only what is new.
 
-      $ internalize sweep train curriculum=log-icot,icot lr=0.1,0.03 --seeds 0:20 --out runs/rates
-      $ internalize sweep train n=16,32,64 k=2,4,8,16 curriculum=none,icot,log-icot steps=200
+    Examples:
+      internalize sweep train curriculum=log-icot,icot lr=0.1,0.03 --seeds 0:20 --out runs/rates
+      internalize sweep train n=16,32,64 k=2,4,8,16 curriculum=none,icot,log-icot steps=200
     """
 
     kind: ClassVar[Kind] = "train"
@@ -86,28 +94,28 @@ class SweepTrain(_Cells):
 
 @command
 class SweepShow(CommonOptions):
-    """What a sweep found: the share of successes by some options, with 95 % intervals (Wilson's), and as a phase diagram.
+    """Show the success rates of a sweep, or its phase diagram.
 
-    A cell of solve succeeds if every layer is recovered, one of train if 99 % of the answers are right.
+    Rates have 95 % intervals (Wilson's). A cell of solve succeeds if every layer is recovered; a cell of train
+    succeeds if 99 % of the answers are right.
 
-    For example:
-
-      $ internalize sweep show runs/phase --group-by n samples
-      $ internalize sweep show runs/phase --group-by n samples --figure docs/figures
+    Examples:
+      internalize sweep show runs/phase --group-by n samples
+      internalize sweep show runs/phase --group-by n samples --figure docs/figures
     """
 
     store: tyro.conf.Positional[Path]
-    """Folder of the store."""
+    """Folder of the sweep."""
     group_by: tuple[str, ...] = ()
-    """Columns. Default: the options with several values."""
+    """Columns to group by. Default: the options with several values."""
     where: tuple[str, ...] = ()
-    """Only the cells with these values, each as name=value."""
+    """Keep only cells with these values, each as name=value."""
     figure: Path | None = None
-    """Also draw the phase diagram into this folder: the first of --group-by across, the second upwards, a panel for each value of a
+    """Folder for a phase diagram: the first column of --group-by across, the second upwards, one panel per value of a
     third."""
 
     def __call__(self) -> int:
-        """Read, count, draw."""
+        """Read the store, count and draw."""
         from internalize.parity.experiments.phase import keep_where, phase_of, read_cells, success_rates, varied
 
         cells = keep_where(read_cells(self.store), self.where)
@@ -123,25 +131,3 @@ class SweepShow(CommonOptions):
             say(drawing.caption)
         self.show(found, found["rows"], (*by, "cells", "successes", "failed", "rate", "low", "high"))
         return 0
-
-
-Which = (
-    Annotated[SweepSolve, tyro.conf.subcommand("solve")]
-    | Annotated[SweepTrain, tyro.conf.subcommand("train")]
-    | Annotated[SweepShow, tyro.conf.subcommand("show")]
-)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Thousands of runs: every setting of a grid with every seed, a row each in one store, on processes or a Ray cluster.
-
-    Finished cells are never computed again: a sweep that was stopped or killed goes on with --resume, and one with a
-    larger grid computes what is new in it. The store opens as Parquet: polars.read_parquet("OUT/cells/*.parquet").
-    """
-
-    command: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Which]]
-
-    def __call__(self) -> int:
-        """What the subcommand does."""
-        return self.command()

@@ -5,32 +5,33 @@ from dataclasses import field
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, SeedOption, SeedsOptions, command
-from internalize.commands.console import Flag, say, use_device
+from internalize.commands.console import Flag, say, suggest, use_device
 from internalize.parity.options import TrainOptions
 
 
 @command
 class Train(SeedsOptions, SeedOption, DeviceOptions):
-    """Train by AdamW through the stages of a curriculum; the defaults are the paper's experiment.
+    """Train the paper's model with AdamW, stage by stage.
 
-    Keeps a run folder with the configuration, the metrics of every evaluation and the weights. Ctrl-C saves and stops;
-    --resume goes on from there, or from a kill, to the same bits.
+    The defaults are the paper's experiment. The run folder keeps the configuration, the metrics of every evaluation
+    and the weights. After Ctrl-C or a kill, --resume continues the run and ends with bit-for-bit identical weights.
 
-    For example:
-
-      $ internalize train --out runs/first
-      $ internalize train --seeds 0:20 --out runs/paper
-      $ internalize train --n 64 --k 32 --curriculum icot --json
+    Examples:
+      internalize train --out runs/first
+      internalize train --seeds 0:20 --out runs/paper
+      internalize train --n 64 --k 32 --curriculum icot --json
     """
 
     options: tyro.conf.OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
     snapshots: Flag[bool] = False
-    """Keep the weights of every evaluation."""
-    threads: int = 1
-    """Threads of one process. More pay only from about n=128 and batch 2000 on, and change the last bits."""
+    """Also keep the weights of every evaluation."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, cuda:1, mps. Small models are faster on the CPU."""
+    threads: int | None = 1
+    """Threads per process. More than one pays only from about n=128 and --batch 2000, and changes the last bits."""
 
     def __call__(self) -> int:
-        """Train, show, keep."""
+        """Train, show the results and keep them."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.parity.adamw.train import TrainProgress as Report
         from internalize.parity.adamw.train import train
@@ -45,7 +46,7 @@ class Train(SeedsOptions, SeedOption, DeviceOptions):
                 stage = now.metrics[0]["stage"]
                 loss = sum(m["loss"] for m in now.metrics) / len(now.metrics)
                 accuracy = sum(m["accuracy"] for m in now.metrics) / len(now.metrics)
-                seen = f"stage {stage}/{now.stages}  loss {loss:.4g}  accuracy {accuracy:.3f}"
+                seen = f"stage {stage}/{now.stages}  loss {loss:.3g}  right without the chain {accuracy:.0%}"
                 progress.show(now.done, now.total, seen)
 
             results = train(
@@ -59,4 +60,6 @@ class Train(SeedsOptions, SeedOption, DeviceOptions):
                 say=say,
             )
         self.show_runs(results, runs, ("accuracy", "l2_error", "max_error", "min_child_attention", "seconds"))
+        if not self.json:
+            suggest(f"certify --run {next(iter(runs.values())).path}")
         return 0

@@ -4,7 +4,7 @@
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from internalize.curriculum import Curriculum, Side, doubling
 from internalize.errors import InputError, check_choices
@@ -20,39 +20,42 @@ ReplayOf = Literal["auto", Replay]
 
 @dataclass(frozen=True)
 class CurriculumOptions:
-    """How the chain of thought is taken away from a text."""
+    """How the steps of the chain of thought are removed from a text."""
+
+    TITLE: ClassVar = "Curriculum"
 
     method: LmMethod = "adaptive"
-    """none: no chain. cot: the whole chain. icot: token by token (Deng et al.). icot-steps: step by step. doubling: 1, 2, 4, …
-    tokens at a time. log-icot: level by level where levels are known, else half of what remains. adaptive: everything
-    at once; if that stalls as log-icot, and a stage of it that stalls is tried again with half as many steps. pause: no
-    chain, but as many slots."""
+    """Order in which the chain is hidden. adaptive: all of it at once; if that stalls, in smaller parts. log-icot: level by level
+    of the reasoning tree, or half of what remains where no levels are known. icot: token by token (Deng et al.). icot-steps:
+    step by step. doubling: 1, 2, 4, … tokens. cot: nothing is hidden. pause: no chain, but as many slots. none: no chain."""
     levels: LevelSource = "auto"
-    """For log-icot and adaptive, where levels come from: given with the data, the graph of the steps (<<16-3=13>>
-    <<13*2=26>>), or none: then halves of the steps, or of the tokens. auto takes the first of these that the data have."""
+    """For log-icot and adaptive: where the levels of steps come from. given: from the data. graph: from the equations of the
+    steps, such as <<16-3=13>> <<13*2=26>>. steps, tokens: there are none, hide half of the remaining steps or tokens. auto:
+    the first of these that the data allow."""
     removal: Removal = "pad"
-    """pad: a hidden token leaves a slot in its place, scratch space for the model. delete: it leaves nothing."""
+    """What remains of a hidden token. pad: a slot, a filler token that the model can use as scratch space. delete: nothing."""
     slots: int | None = None
-    """For pad: at most so many slots at a stage. Default: as many as the longest hidden part. (Scattered replay leaves one for
-    every token that it hides.)"""
+    """For pad: largest number of slots at a stage. Default: the length of the longest hidden part. Replayed examples have a
+    slot for every token that they hide."""
     side: Side = "left"
-    """For icot and icot-steps: remove from the front of the chain or from its end."""
+    """For icot and icot-steps: remove from the front of the chain (left) or from its end (right)."""
     cutoff: int | None = None
-    """For icot and icot-steps: once so many are scheduled to go, all go."""
+    """For icot and icot-steps: hide everything once this many tokens or steps are to be hidden."""
     smoothing: float = math.inf
-    """λ: each training example hides o tokens (or steps) more, with probability proportional to exp(−λ·o). inf: never."""
+    """λ of removal smoothing: each training example hides o more tokens (or steps) with probability proportional to
+    exp(−λ·o). inf: no smoothing."""
     keep_positions: bool = False
-    """For delete: what follows the removed tokens keeps its position numbers."""
+    """For delete: keep the position numbers of the tokens after the removed ones."""
     replay: float = 0.5
-    """Chance, after the first stage, that a training example is replayed, with other steps hidden than the stage hides: those
-    that --replay-of says."""
+    """After the first stage, share of the training examples that are replayed: they hide other steps than the stage does, as
+    --replay-of says. Replay protects what earlier stages learned."""
     replay_of: ReplayOf = "auto"
-    """stages: any stage up to the current one. counts: any number of hidden steps (or tokens) up to the current one.
-    scattered: of the whole chain every step (or token) is hidden or shown by a chance of its own, in its place. auto:
-    scattered for pad; counts for delete, where nobody could tell which step comes next, and where --slots are few."""
+    """What a replayed example hides. scattered: each step of the whole chain with a probability drawn per example. stages: what
+    a random stage up to the current one hides. counts: a random number of steps up to the current one. auto: scattered
+    for pad, counts for delete or with --slots."""
     hidden_loss: float | None = None
-    """For pad: fraction of the examples whose hidden slots still have to predict their tokens. Default: all with scattered
-    replay, else none."""
+    """For pad: share of the examples whose slots still have to predict the tokens they hide. Default: 1 with scattered replay,
+    otherwise 0."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -125,34 +128,36 @@ class CurriculumOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """When the stages change and when training ends."""
+    """When a stage ends and when training ends."""
+
+    TITLE: ClassVar = "Schedule"
 
     steps: int = 3000
-    """Updates in all, at most."""
+    """Largest number of updates in all stages together."""
     advance: Advance = "accuracy"
-    """accuracy: to the next stage once held-out exact match reaches the threshold, or after --stage-steps. steps: every
-    --stage-steps updates. epochs: --stages-per-epoch stages an epoch (Deng et al.: tokens removed per epoch)."""
+    """When the next stage begins. accuracy: when held-out exact match reaches --threshold, or after --stage-steps. steps:
+    every --stage-steps updates. epochs: --stages-per-epoch stages per epoch, as Deng et al. do."""
     stage_steps: int = 1000
-    """Updates of a stage after the first; with --advance accuracy the most it gets."""
+    """Updates per stage after the first. With --advance accuracy this is the largest number."""
     patience: int = 600
-    """For adaptive: a stage below 75 % of the last good one's exact match (both above chance) that has lost neither a tenth of its
-    errors nor of its held-out loss for so many updates (or has had --stage-steps, if it is not the last) is given up,
-    unless it removes a single step. Training goes back to the weights of the last good stage, and tries less."""
+    """For adaptive: updates without progress after which an attempt has stalled. It has stalled if its exact match is below 75 %
+    of the last good stage's, both above chance, and neither its errors nor its held-out loss have dropped by a tenth.
+    Training then returns to the weights of the last good stage and hides less."""
     first_steps: int | None = None
-    """Updates of the first stage. Default: as the others; with --advance accuracy, up to half of --steps."""
+    """Updates of the first stage. Default: --stage-steps; with --advance accuracy at most half of --steps."""
     stages_per_epoch: float = 8.0
-    """For --advance epochs: stages an epoch."""
+    """For --advance epochs: number of stages per epoch."""
     first_epochs: float = 0.0
-    """For --advance epochs: epochs with the whole chain before the first removal is counted down."""
+    """For --advance epochs: epochs with the whole chain shown before the first removal is scheduled."""
     threshold: float = 0.99
-    """For --advance accuracy: exact match on held-out examples, the steps that the stage shows written by the model."""
+    """For --advance accuracy: held-out exact match that ends a stage. The model writes the steps that the stage shows."""
     stop_at: float | None = None
-    """End once held-out exact match with the whole chain hidden reaches this in the last stage. Default: never early."""
+    """End training early once held-out exact match with the whole chain hidden reaches this. Default: use all --steps."""
     consolidate: int = 100
-    """Updates at the end over which the learning rate falls to nothing, at most a quarter of --steps; they follow when --stop-at
-    is reached."""
+    """Updates at the end over which the learning rate falls to zero, at most a quarter of --steps. They also follow when
+    --stop-at is reached."""
     reset_optimizer: bool = False
-    """A new optimizer at each stage (Deng et al.)."""
+    """Start every stage with a new optimizer, as Deng et al. do."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -172,21 +177,23 @@ class ScheduleOptions:
 class LmModelOptions:
     """Which model is trained."""
 
+    TITLE: ClassVar = "Model"
+
     model: str = ""
-    """Folder of a model, or its name on the hub (only then is anything downloaded); or a config.json, for a new model of
-    any architecture. Without it: a new GPT-2 of the size below, with one token a word."""
+    """Folder of a pretrained model, its name on the Hugging Face hub, or a config.json for a new model of any architecture.
+    Default: a new GPT-2 of the size below, with one token per word."""
     layers: int = 5
-    """Of a new GPT-2."""
+    """Layers of the new GPT-2."""
     width: int = 64
-    """Of a new GPT-2."""
+    """Width of the new GPT-2."""
     heads: int = 4
-    """Of a new GPT-2."""
+    """Attention heads per layer of the new GPT-2."""
     init_std: float = 0.1
-    """Standard deviation of a new GPT-2's weights. Tiny models need more than the usual 0.02."""
+    """Standard deviation of the new GPT-2's initial weights. Tiny models need more than the usual 0.02."""
     lora_rank: int = 0
-    """Train adapters of this rank in place of all weights (peft); they are merged at the end. 0: all weights."""
+    """Train LoRA adapters of this rank (peft) in place of all weights; they are merged at the end. 0: train all weights."""
     slot_token: str = ""
-    """What stands in a hidden slot: one token of the tokenizer. Default: its padding token, or else its end token."""
+    """Token of the tokenizer that fills hidden slots. Default: its padding token; without one, its end token."""
 
     def __post_init__(self) -> None:
         _check_at_least(self, 1, "layers", "width", "heads")
@@ -198,46 +205,70 @@ class LmModelOptions:
 
 
 @dataclass(frozen=True)
-class LmTrainOptions(CurriculumOptions, ScheduleOptions, LmModelOptions):
-    """Train a causal language model through the stages of a curriculum on text."""
+class DataOptions:
+    """What a model is trained on."""
+
+    TITLE: ClassVar = "Data"
 
     data: str = "parity:n=16,k=8"
-    """A file (question||steps #### answer a line, or JSON lines), or a task: parity:n=16,k=8, multiply:digits=4,
-    multiply-tree:digits=4, hops:hops=4. `internalize lm data --help` says more."""
+    """A file with one `question||steps #### answer` per line, a file of JSON lines, or a generated task:
+    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4. See `internalize lm data --help`."""
     validation: str = ""
-    """A file of held-out examples. Without it some of the data are held out."""
+    """File of held-out examples. Default: some of the data are held out."""
     skip_bad: bool = False
-    """Leave out lines of the data that cannot be read, and say how many."""
+    """Skip lines of the data that cannot be read, and report how many."""
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """How an update is computed."""
+
+    TITLE: ClassVar = "Optimizer"
+
     batch: int = 128
-    """Examples an update, over all processes and accumulated parts."""
+    """Examples per update, over all processes and accumulated parts."""
     accumulate: int = 1
-    """Parts into which the batch is cut, to save memory. The update is the same."""
+    """Number of parts that the batch is split into, to save memory. The update is the same."""
     lr: float = 1e-3
-    """Learning rate of AdamW, constant after the warm-up."""
+    """Learning rate of AdamW. It is constant between warm-up and consolidation."""
     beta2: float = 0.99
-    """Of AdamW."""
+    """β₂ of AdamW."""
     weight_decay: float = 0.01
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     warmup: int = 50
-    """Updates over which the learning rate rises."""
+    """Updates over which the learning rate rises from zero."""
     clip: float = 1.0
-    """Largest norm of a gradient. 0: no limit."""
+    """Largest gradient norm; larger gradients are scaled down. 0: no limit."""
     layer_loss: float = 0.0
-    """Weight of the loss at the layers below the last, read by the model's own head: steps are then computed early enough for
-    others to use them when they are hidden. Deep trees need it (parity k=16: 1), shallow ones take longer with it."""
+    """Weight of the loss at every layer below the last, read by the model's own head, so that steps are computed in early
+    layers. Deep reasoning trees need it (parity with k=16: 1); shallow ones train more slowly with it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: mixed precision; the weights stay in float32."""
+    """Precision of the arithmetic. bfloat16: mixed precision, the weights stay in float32."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is measured during training, and how often."""
+
+    TITLE: ClassVar = "Evaluation"
+
     eval_every: int = 25
-    """Updates between evaluations on held-out examples."""
+    """Updates between evaluations on held-out examples. A stage can end only at an evaluation."""
     eval_examples: int = 512
-    """Held-out examples of an evaluation."""
+    """Held-out examples per evaluation."""
     test_examples: int = 4096
-    """Held-out examples of the last evaluation, with the whole chain hidden."""
+    """Held-out examples of the final evaluation, with the whole chain hidden."""
     budgets: Literal["never", "end", "stages"] = "end"
-    """When to measure exact match for every budget of shown steps, that is at every stage (of adaptive those of log-icot): at
-    the end, or after each stage."""
+    """When to measure exact match for every number of shown steps: never, after training, or after each stage."""
     keep_stages: bool = False
-    """Keep the model at the end of every stage in the run folder, for lm probe: where each step can be read."""
+    """Keep the model at the end of every stage in the run folder, for `internalize lm probe`."""
+
+
+@dataclass(frozen=True)
+class LmTrainOptions(
+    EvaluationOptions, OptimizerOptions, ScheduleOptions, CurriculumOptions, DataOptions, LmModelOptions
+):
+    """Train a causal language model through the stages of a curriculum on text."""
 
     def __post_init__(self) -> None:
         CurriculumOptions.__post_init__(self)

@@ -1,10 +1,12 @@
-"""What can be asked for: one frozen dataclass a command. The same dataclass is the Python API's argument, the command
-line and, resolved, the run's ``config.json``. No torch here, so that ``--help`` is quick.
+"""The options of the parity commands: one frozen dataclass per command.
+
+The same dataclass is the argument of the Python function, the command line and, resolved, the run's ``config.json``. Torch is
+not imported here, so that ``--help`` is quick.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -21,12 +23,14 @@ Rate = Literal["paper", "calibrated"]
 Oracle = Literal["none", "random", "adversarial"]
 
 MAX_SAMPLES = 2**53
-"""Beyond, a count of samples is not a float64 any more."""
+"""Largest count of samples that float64 represents exactly."""
 
 
 @dataclass(frozen=True)
 class TreeOptions:
     """The size of the parity tree."""
+
+    TITLE: ClassVar = "Task"
 
     n: int = 30
     """Number of input bits."""
@@ -36,28 +40,30 @@ class TreeOptions:
 
 @dataclass(frozen=True)
 class ParityModelOptions(TreeOptions):
-    """The model of Definition 3, and one departure from it at a time: an ablation, or a part that is learned."""
+    """The model of Definition 3, with one change at a time: an ablation, or a part that is learned."""
+
+    TITLE: ClassVar = "Model"
 
     mask: Mask = "level"
-    """Whom a node sees: the positions of lower levels (the paper's), or all earlier positions."""
+    """Which positions a node may attend to. level: those of lower levels, as in the paper. causal: all earlier ones."""
     gates: Gates = "paper"
-    """Who takes a layer's update: the level that it writes (the paper's), all positions, all nodes (cot), or what is learned:
-    one gate a layer and position, or gates that also depend on the state and its update (input, as in GTrXL)."""
+    """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes. learned: one
+    trained gate per layer and position. input: trained gates that also depend on the state and its update, as in GTrXL."""
     link: str = "cosine"
-    """Link function: cosine (the paper's), quartic, or a small trained network in its place: mlp begins at random, mlp-fitted
-    as the cosine."""
+    """Link function: cosine (the paper's) or quartic; or a small trained network, initialized at random (mlp) or to the cosine
+    (mlp-fitted)."""
     value: Literal["fixed", "learned"] = "fixed"
-    """learned: each layer scales what it reads by a trained number."""
+    """Scale of what a layer reads: fixed to 1, or one trained number per layer."""
     output: Literal["shift", "residual", "streams"] = "shift"
-    """Where a layer reads and writes: the next block (the paper's shift); one residual stream; several, with trained weights
-    for reading, writing and mixing them (hyper-connections)."""
+    """Where a layer writes. shift: the next block, as in the paper. residual: one residual stream. streams: several, with
+    trained weights for reading, writing and mixing them (hyper-connections)."""
     tokens: Literal["auto", "shown", "hidden"] = "auto"
-    """Whether the input shows the tokens that a stage supervises (the paper's does). Learned gates would copy them: auto hides
-    them exactly if something other than the attention is learned. Hidden, the loss is on the level in training alone."""
+    """Whether the input shows the tokens that a stage supervises. The paper shows them; learned gates would copy them. auto:
+    hidden if anything besides the attention is learned. With hidden, the loss covers only the level in training."""
     gate_bias: float = -2.0
-    """For learned gates: their logits at the start. Negative: carry first."""
+    """For learned gates: initial logits. A negative value starts with closed gates."""
     gate_penalty: float = 0.001
-    """For learned gates: weight in the loss of the sum of all gates, so that a position writes only where that pays."""
+    """For learned gates: weight of the sum of all gates in the loss, so that a position is written only where that pays."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -90,29 +96,32 @@ class ParityModelOptions(TreeOptions):
 class TrainOptions(ParityModelOptions):
     """Train by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
 
+    TITLE: ClassVar = "Training"
+
     curriculum: Method = "log-icot"
-    """How the chain of thought is taken away. `cot` trains the one-layer model that writes its chain."""
+    """Order in which the chain of thought is hidden. log-icot: level by level. icot: step by step. none: all of it from the
+    start. cot: nothing; this trains the one-layer model that writes its chain."""
     chunk: int = 1
-    """For icot: steps removed at a time."""
+    """For icot: number of steps hidden per stage."""
     boundaries: tuple[int, ...] = ()
-    """For icot: numbers of hidden steps after the first stage, in place of a chunk."""
+    """For icot: number of hidden steps at each stage after the first, in place of --chunk."""
     steps: int = 500
-    """Gradient steps a stage."""
+    """Gradient steps per stage."""
     advance: Literal["steps", "accuracy"] = "steps"
-    """steps: every stage has --steps. accuracy: a stage ends once the level it trains is right on a share of --threshold of the
-    held-out samples, and the last one goes on until --steps times log2 k are made in all."""
+    """When a stage ends. steps: after --steps. accuracy: when the level it trains reaches --threshold on held-out samples; the
+    last stage then continues until --steps times log2 k steps are used."""
     threshold: float = 0.99
-    """For --advance accuracy."""
+    """For --advance accuracy: share of held-out samples on which the trained level must be right."""
     batch: int = 500
-    """Fresh samples a gradient step."""
+    """Fresh samples per gradient step."""
     lr: float = 0.1
-    """Learning rate of AdamW."""
+    """Learning rate of AdamW. Larger trees need a smaller one: 0.03 for n=128, k=64."""
     parts_lr: float = 0.01
-    """Learning rate of what is learned besides attention and gates: values, streams, networks."""
+    """Learning rate of the learned values, streams and networks."""
     weight_decay: float = 0.01
-    """Weight decay of AdamW. The paper does not say; this is torch's default."""
+    """Weight decay of AdamW. The paper does not state one; this is torch's default."""
     eval_every: int = 25
-    """Steps between evaluations. There is always one directly after a stage begins, before any update."""
+    """Gradient steps between evaluations. Every stage also begins with one, before any update."""
     eval_samples: int = 2000
     """Held-out samples, the same at every evaluation."""
     dtype: Dtype = "float32"
@@ -137,24 +146,27 @@ class TrainOptions(ParityModelOptions):
                 raise InputError(f"{name}={value} must be a finite number from 0 up")
 
     def schedule(self) -> Curriculum:
-        """The curriculum with its options."""
+        """Return the curriculum with its options."""
         return Curriculum(self.curriculum, self.chunk, self.boundaries)
 
 
 @dataclass(frozen=True)
 class StepOptions(TreeOptions):
-    """How Algorithm 1 takes its steps: all that decides how many samples it needs."""
+    """How Algorithm 1 takes a step: everything that decides how many samples it needs."""
 
-    K: float | None = None
-    """Amplitude: what a child's weight becomes. Default: the least that bounds the final error and freezes layers."""
+    TITLE: ClassVar = "Algorithm 1"
+
+    K: Annotated[float | None, tyro.conf.arg(name="amplitude")] = None
+    """The paper's K, the weight that a true child gets. Default: the smallest that bounds the final error and freezes trained
+    layers."""
     grid: Grid = "K"
-    """Weights are rounded to multiples of 1 (as in the paper), of K, or not at all."""
+    """What weights are rounded to: multiples of 1, as in the paper; multiples of the amplitude K; or nothing (none)."""
     rate: Rate = "calibrated"
-    """Learning rate: the paper's K n_t²/(2c), or the same over the exact signal."""
+    """Learning rate. paper: K n_t²/(2c). calibrated: the same, divided by the exact signal."""
     oracle: Oracle = "none"
-    """Error of the gradient oracle: none, a random direction, or the worst one."""
+    """Error of the gradient oracle: none, in a random direction, or in the worst direction."""
     oracle_error: float = 0.0
-    """2-norm of the oracle's error over all weights."""
+    """2-norm of the oracle's error, over all weights."""
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
 
@@ -168,32 +180,33 @@ class StepOptions(TreeOptions):
 
 @dataclass(frozen=True)
 class SolveOptions(StepOptions):
-    """Algorithm 1. The defaults work at every n; ``preset="paper"`` is verbatim and does not."""
+    """Algorithm 1. The defaults work at every n; ``preset="paper"`` is the paper's algorithm verbatim and does not."""
 
     seed: int = 0
-    """Decides the secret set, all samples and the oracle's random error."""
+    """Random seed. It decides the secret set, all samples and the oracle's random error."""
     curriculum: Method = "log-icot"
-    """How the chain of thought is taken away: one gradient step a stage. `cot` is the one-layer model that writes its chain."""
+    """Order in which the chain of thought is hidden, with one gradient step per stage. cot is the one-layer model that writes
+    its chain."""
     mask: Mask = "level"
-    """Whom a node sees: the positions of lower levels (the paper's), or all earlier positions."""
+    """Which positions a node may attend to. level: those of lower levels, as in the paper. causal: all earlier ones."""
     gates: FixedGates = "paper"
-    """Who takes a layer's update: the level that it writes (the paper's), all positions, or all nodes (cot)."""
+    """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes."""
     samples: int | None = None
-    """Fresh samples a stage. Default: enough for a predicted failure probability of at most 1e-6."""
+    """Fresh samples per stage. Default: enough for a predicted probability of failure of at most 1e-6."""
     dtype: Dtype = "float32"
     """Precision of states and products. Sums over chunks are always in float64."""
     device: str = "cpu"
-    """Where states and products are."""
+    """Where to compute: cpu, cuda, cuda:1, mps."""
     update: Annotated[Literal["needed", "all"], tyro.conf.arg(name="gradients")] = "needed"
-    """Which gradients to compute: those that can change a rounded weight, or all. On the command line --gradients."""
+    """Which gradients to compute: those that can change a rounded weight, or all of them."""
     preset: Literal["none", "paper"] = "none"
-    """``paper``: K = ⌈n^{ε/16}⌉, B = ⌈n^{2+ε}⌉, grid 1 and the paper's rate, whatever is said above."""
+    """paper: the paper's constants K = ⌈n^(ε/16)⌉ and B = ⌈n^(2+ε)⌉, its grid and its rate, in place of the options above."""
     epsilon: float = 1.0
-    """ε of the theorem, for the preset."""
+    """For --preset paper: ε of Theorem 1."""
     test_samples: int = 10_000
     """Fresh samples on which the final errors are measured."""
     chunk: int | None = None
-    """Samples held at once. Default: about 32 MB of states."""
+    """Samples in memory at a time. Default: about 32 MB of states."""
 
     def __post_init__(self) -> None:
         StepOptions.__post_init__(self)

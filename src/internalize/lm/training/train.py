@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, cast
@@ -36,12 +36,14 @@ STAGES: Final = "stages"
 
 @dataclass(frozen=True)
 class LmTrainProgress:
-    """Where training stands, for whoever shows it."""
+    """The state of training, for a progress display."""
 
     done: int
     total: int
     stages: int
     metrics: Json
+    finished: Sequence[Json]
+    """One record per attempt at a stage that has ended, as in the result."""
 
 
 def train(
@@ -107,7 +109,8 @@ def train(
         def keep(metrics: Json) -> None:
             if run is not None:
                 run.append_metrics(metrics)
-            report(LmTrainProgress(metrics["step"], options.steps, work.stages.count, metrics))
+            finished = work.callback.finished_stages
+            report(LmTrainProgress(metrics["step"], options.steps, work.stages.count, metrics, finished))
 
         def end_stage(stage: int) -> None:
             if run is not None and options.keep_stages:  # the model trains on, so adapters are merged in a copy

@@ -55,25 +55,26 @@ class CompareOptions:
     seeds: Annotated[tuple[int, ...], tyro.conf.Suppress] = (0, 1, 2, 3, 4)
     eval_every: Annotated[int, tyro.conf.Suppress] = 5
     methods: tuple[Method, ...] = METHODS
-    """Which curricula. cot is measured as it is used: it writes its chain."""
+    """Curricula to compare. cot is evaluated with its chain written."""
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
-    """Which optimizers."""
+    """Optimizers to use."""
     variants: tuple[str, ...] = ()
-    """Of ablations, gates and simplifications only these, as the column `what` names them: "mask=causal". Default: all."""
+    """For ablations, gates and simplifications: the variants to run, as the table names them: "mask=causal". Default:
+    all."""
     lr: tuple[float, ...] = (0.1, 0.03)
-    """Rates of AdamW to try; each curriculum's best is its row. All but --study curricula take the first."""
+    """Learning rates of AdamW to try. Each curriculum's best is shown; studies other than curricula use the first."""
     steps: int = 500
-    """Gradient steps of AdamW for each level of the tree."""
+    """Gradient steps of AdamW per level of the tree."""
     batch: int = TrainOptions.batch
     """Fresh samples per gradient step."""
     eval_samples: int = TrainOptions.eval_samples
-    """Held-out samples."""
+    """Held-out samples, the same at every evaluation."""
     gate_bias: float = TrainOptions.gate_bias
-    """For learned gates: their logits at the start. Negative: carry first."""
+    """For learned gates: initial logits. A negative value starts with closed gates."""
     gate_penalty: float = TrainOptions.gate_penalty
-    """For learned gates: weight in the loss of the sum of all gates."""
+    """For learned gates: weight of the sum of all gates in the loss."""
     repeats: int = 100
-    """Answers that are timed, at each batch size."""
+    """For latencies: answers timed per batch size."""
 
     def __post_init__(self) -> None:
         for name in ("sizes", "seeds", "methods", "optimizers", "lr"):
