@@ -67,11 +67,12 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path, capsys):
     assert cli.main(["solve", "--preset", "paper", "--out", str(tmp_path / "paper"), "--json"]) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["failed_stage"] == 2
-    (line,) = [line for line in captured.err.splitlines() if line.startswith("internalize:")]
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("internalize: seed")]
     assert "K=2 leaves each child attention 0.17 among 30 keys" in line
     assert (Run(tmp_path / "paper").config["grid"], Run(tmp_path / "paper").config["rate"]) == ("1", "paper")
     assert cli.main(["solve", "--K", "4", "--samples", "20000", "--out", str(tmp_path / "leaks")]) == 1
-    line = capsys.readouterr().err.splitlines()[-1]
+    line, following = capsys.readouterr().err.splitlines()[-2:]
+    assert following == "internalize: next: internalize predict --n 30 --k 16"
     assert "the layers below leave a signal of 0.4" in line
     assert "K=4 leaves each child attention 0.40 among 30 keys" in line
     assert "noise" not in line
@@ -139,5 +140,5 @@ def test_predict(tmp_path: Path, capsys):
     assert Run(out).result == found
     assert cli.main(["predict", "--n", "64", "--k", "32"]) == 0
     text = capsys.readouterr().out
-    assert "samples a stage for 50 %" in text
+    assert "samples per stage for 50 %" in text
     assert "P(recovered)" not in text

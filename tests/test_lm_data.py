@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import tyro
 
-from internalize.commands.lm_data import LmData
+from internalize.commands.cli import parse
 from internalize.errors import InputError
 from internalize.lm.data.readers import from_dataset, read_examples, text_line
 from internalize.lm.data.source import open_source
@@ -15,7 +14,7 @@ from tests.test_lm_readers import BAD_TEXT
 
 
 def run(*argv: str) -> int:
-    return tyro.cli(LmData, args=argv)()
+    return parse(["lm", "data", *argv])()
 
 
 def test_command_prints_examples(capsys: pytest.CaptureFixture[str]):
@@ -83,9 +82,7 @@ def test_command_refuses(argv: list[str], said: str):
 
 
 def test_help_names_every_task(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        run("--help")
-    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
     for name in TASKS:
-        assert f"{name}:" in " ".join(shown)
-    assert "$ internalize lm data --check test.jsonl" in shown
+        assert f"{name}:" in shown

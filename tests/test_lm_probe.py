@@ -220,8 +220,11 @@ def test_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     again = json.loads(capsys.readouterr().out)
     assert again["rows"] == result["rows"]
     assert main(["lm", "probe", str(run.path / "stages" / "stage-2"), "--examples", "64", "--seed", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[1:-1]] == [["2", h, s] for h in ("1", "2") for s in ("1", "2", "3")]
+    table, accounts = capsys.readouterr().out.split("\n\n")
+    assert accounts.startswith("stage 2")
+    assert [line.split()[:3] for line in table.splitlines()[1:]] == [
+        ["2", h, s] for h in ("1", "2") for s in ("1", "2", "3")
+    ]
 
 
 def test_steps_with_several_tokens(tmp_path: Path):

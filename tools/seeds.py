@@ -51,7 +51,7 @@ def each_against_linear(rows: Sequence[Row]) -> list[Row]:
 
 def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse runs whose options are not those of the stored command: their seeds would be of another comparison."""
-    asked = parse(shlex.split(command)[1:]).command.options
+    asked = parse(shlex.split(command)[1:]).options
     for config in configs:
         wanted = with_method(asked, config["method"]).as_json()
         if wrong := sorted(key for key, value in wanted.items() if config.get(key) != value):

@@ -122,21 +122,8 @@ class Option:
 @cache
 def commands() -> dict[Name, tuple[Option, ...]]:
     """Every subcommand with its options, as the command line's dataclasses have them."""
-    found: dict[Name, tuple[Option, ...]] = {}
-
-    def walk(path: Name, union: Any) -> None:
-        for member in get_args(union):
-            kind, config = get_args(member)[:2]
-            below = get_type_hints(kind, include_extras=True).get("command")
-            while get_origin(below) is Annotated:
-                below = get_args(below)[0]
-            here = (*path, str(config.name))
-            if below is not None:
-                walk(here, below)
-            else:
-                found[here] = tuple(_options(kind))
-
-    walk((), cli.Command)
+    known = {name: kind for group in cli.COMMANDS.values() for name, kind in group.items()}
+    found = {tuple(name.split()): tuple(_options(kind)) for name, kind in known.items()}
     assert found.keys() == TINY.keys(), "TINY has a line for each command"
     return found
 

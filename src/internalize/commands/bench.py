@@ -45,7 +45,7 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
         if not 1 <= self.repeats <= 1000:
             raise InputError(f"repeats={self.repeats} is outside 1 … 1000")
         out = self.folder("bench")
-        threads = self.threads or available_cores()
+        threads = available_cores() if self.threads is None else self.threads
         use_device("cpu", threads)
 
         from internalize.bench.profile import profile

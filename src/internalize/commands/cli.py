@@ -168,9 +168,7 @@ def parse(argv: list[str]) -> Any:
             raise
         raise InputError(f"{_first_sentence(said.getvalue())}; see internalize {name} --help") from None
     if unknown:  # tyro would look for similar options in every command, which takes seconds
-        flags = [flag for option in options_of(command) for flag in option.flags]
-        guesses = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
-        guess = f"; did you mean {guesses[0]}?" if guesses else ""
+        guess = _guess(unknown[0].partition("=")[0], [flag for option in options_of(command) for flag in option.flags])
         raise InputError(f"unrecognized: {', '.join(map(repr, unknown))}{guess}; see internalize {name} --help")
     return parsed
 
@@ -206,9 +204,13 @@ def _command_name(argv: Sequence[str]) -> str | Notice:
             overview({title: commands for title, commands in shown.items() if commands}, FAMILIES[argv[0]], NOTES)
         )
     wrong = " ".join(argv[:2] if family else argv[:1])
-    guesses = difflib.get_close_matches(wrong, family or {*names, *FAMILIES}, n=1)
-    guess = f"; did you mean {guesses[0]!r}?" if guesses else ""
+    guess = _guess(wrong, family or [*names, *FAMILIES])
     raise InputError(f"{wrong!r} is not a command{guess}; see internalize{' ' + argv[0] if family else ''} --help")
+
+
+def _guess(word: str, known: Sequence[str]) -> str:
+    guesses = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {guesses[0]}?" if guesses else ""
 
 
 def _with_new_names(command: str, words: Sequence[str]) -> list[str]:

@@ -194,7 +194,7 @@ def use_device(name: str, threads: int | None = None, dtype: str = "float32") ->
     """
     import torch
 
-    torch.set_num_threads(check_threads(threads or available_cores()))
+    torch.set_num_threads(check_threads(available_cores() if threads is None else threads))
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

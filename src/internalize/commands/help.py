@@ -42,7 +42,7 @@ def overview(groups: Mapping[str, Mapping[str, type]], description: str, notes: 
     """Return the help of `internalize` and `internalize lm`: a line per command, at most a few lines more."""
     names = [name for commands in groups.values() for name in commands]
     column = max(map(len, names)) + 4
-    lines = [_wrapped(description), ""]
+    lines = [f"{_bold('usage:')} internalize COMMAND [options]", "", _wrapped(description), ""]
     for title, commands in groups.items():
         lines.append(_bold(f"{title}:"))
         for name, command in commands.items():
@@ -67,7 +67,7 @@ def command_help(name: str, command: type) -> str:
         lines.append(_bold(f"{title}:"))
         for option in options:
             if option.title == title:
-                lines += _option_lines(option)
+                lines += option_lines(option)
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -138,7 +138,7 @@ def _shown(default: object) -> str:
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _option_lines(option: Option) -> list[str]:
+def option_lines(option: Option) -> list[str]:
     """Return an option's lines: its name and value, beside or above its text."""
     head = f"  {', '.join(option.flags)}" + (f" {option.value}" if option.value and option.title != _FIRST else "")
     text = f"{option.text} (default: {option.default})" if option.default else option.text

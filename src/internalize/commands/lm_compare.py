@@ -49,8 +49,8 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
         from internalize.lm.training.quiet import quiet_transformers
 
         seeds, out = self.all_seeds(), self.folder("lm-compare")
-        jobs = self.jobs or available_cores()
-        threads = self.threads or max(1, available_cores() // jobs)
+        jobs = available_cores() if self.jobs is None else self.jobs
+        threads = max(1, available_cores() // max(1, jobs)) if self.threads is None else self.threads
         device = use_device(self.device, threads)
         quiet_transformers()
 
