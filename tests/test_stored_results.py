@@ -4,8 +4,8 @@ import math
 import re
 
 import pytest
-from tools.language import not_worse
-from tools.numbers_language import _leads, _of_method, _right, _runs_back, _stalled
+from tools.language import not_worse, runs_that_went_back
+from tools.numbers_language import _leads, _of_method, _right, _stalled
 from tools.numbers_parity import _compared, everything_learned
 from tools.results import against_linear, path_of, stored
 
@@ -164,7 +164,7 @@ def test_where_everything_at_once_stalled():
     """With two layers to spare on no seed, with one on one that was solved, with none on two that were not, with a layer too few
     on two, of which one was solved.
     """
-    assert [(run["layers"], run["seed"]) for run in _runs_back()] == [(3, 0), (3, 2), (4, 1), (4, 3), (5, 3)]
+    assert [(run["layers"], run["seed"]) for run in runs_that_went_back()] == [(3, 0), (3, 2), (4, 1), (4, 3), (5, 3)]
     rows = {layers: _of_method("lm-depth-scattered", "adaptive", f"layers={layers}") for layers in (3, 4, 5)}
     wrong = {layers: [e["seed"] for e in row["each"] if e["exact_match"] < 0.99] for layers, row in rows.items()}
     assert wrong == {3: [0, 1], 4: [1, 3], 5: []}

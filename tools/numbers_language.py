@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tools.language import ruler, share_of_first
+from tools.language import ruler, runs_that_went_back, share_of_first
 from tools.results import against_linear, row_of, stored
 
 from internalize.intervals import mean_interval
@@ -123,18 +123,14 @@ def over_counts(scattered: str, counts: str) -> Row:
     return {"ratio": found["ratio"], "interval": [found["ratio_low"], found["ratio_high"]]}
 
 
-def _runs_back() -> list[Row]:
-    """The runs at k = 16 that gave up hiding everything at once."""
-    rows = [r for r in stored("lm-depth-scattered")["rows"] if r["method"] == "adaptive"]
-    return [{**each, "layers": row["layers"]} for row in rows for each in row["each"] if len(each["steps"]) > 2]
-
-
 def went_back() -> Row:
-    return {"runs": len(_runs_back()), "solved": sum(run["exact_match"] >= 0.99 for run in _runs_back())}
+    """Return how many runs at k = 16 gave up hiding everything at once, and how many of them are solved."""
+    runs = runs_that_went_back()
+    return {"runs": len(runs), "solved": sum(run["exact_match"] >= 0.99 for run in runs)}
 
 
 def after_going_back(layers: int, seed: int) -> int:
-    return sum(row_of(_runs_back(), f"layers={layers}", f"seed={seed}")["steps"][2:])
+    return sum(row_of(runs_that_went_back(), f"layers={layers}", f"seed={seed}")["steps"][2:])
 
 
 def last_updates() -> list[int]:
