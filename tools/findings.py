@@ -125,6 +125,29 @@ def markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _some(own: Columns, *names: str) -> Columns:
+    return {name: own[name] for name in names}
+
+
+COST: Columns = {
+    "n, k": columns.GATES["n, k"],
+    **_some(columns.COST, "optimizer", "curriculum", "stages", "steps to 99 %", "samples to 99 %", "solved", "passes"),
+}
+ABLATED: Columns = {
+    "change": lambda row: row["what"],
+    "AdamW": lambda row: columns.solved(row["adamw"]) if "adamw" in row else "–",
+    "Algorithm 1": lambda row: columns.solved(row["algorithm-1"]) if "algorithm-1" in row else "–",
+}
+
+
+def by_change(rows: Iterable[Row]) -> list[Row]:
+    """Return a row for each ablation, with the row of each optimizer that has it."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(row["what"], {"what": row["what"]})[row["optimizer"]] = row
+    return list(found.values())
+
+
 def tables(rows: list[Row]) -> dict[str, str]:
     """Every table of comparisons, by its name on the pages."""
 
@@ -136,11 +159,16 @@ def tables(rows: list[Row]) -> dict[str, str]:
         f"curricula-{n}": (columns.COST, of("curricula", n=n)) for n in sorted({row["n"] for row in of("curricula")})
     }
     found["summary"] = (columns.SUMMARY, of("curricula", n=30))
+    found["cost"] = (COST, [row for row in of("curricula") if row["method"] != "none"])
     found["latency"] = columns.latency_columns(of("latency"))
+    found["latency-one"] = columns.latency_columns(of("latency", batch=1))
     for optimizer in ("adamw", "algorithm-1"):
         found[f"ablations-{optimizer}"] = (columns.ABLATIONS, of("ablations", optimizer=optimizer))
+    found["ablated"] = (ABLATED, by_change(of("ablations")))
     found["gates"] = (columns.GATES, of("gates"))
+    found["gates-learned"] = (_some(columns.GATES, "n, k", "what", "solved", "breaks at"), of("gates"))
     found["simplifications"] = (columns.SIMPLIFICATIONS, of("simplifications"))
+    found["lifted"] = (_some(columns.SIMPLIFICATIONS, "what", "solved", "breaks at"), of("simplifications"))
     return _written(found)
 
 
