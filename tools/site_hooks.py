@@ -4,6 +4,8 @@ mkdocs calls the functions that begin with ``on_``.
 """
 
 import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +41,32 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
 
 
 class Formulas(Extension):
-    r"""Formulas, \(…\) and \[…\], as MathML, which browsers know: a script for them would have to be fetched."""
+    r"""Formulas as MathML, which browsers render without a script.
+
+    Pages write them as GitHub does, $`…`$ and blocks of ```math; docstrings as \(…\) and \[…\].
+    """
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """After code is out of the way (25), before tables are cut at their bars."""
-        md.preprocessors.register(_Formulas(md), "formulas", 24)
+        """Convert blocks of ```math before code is taken out (25), all others after it and before tables are cut at their bars."""
+        md.preprocessors.register(_Formulas(md, {r"^```math\n(.+?)^```$": _Formulas.block}), "math blocks", 26)
+        others = {r"\$`(.+?)`\$|\\\((.+?)\\\)": _Formulas.inline, r"^ *\\\[(.+?)\\\]$": _Formulas.block}
+        md.preprocessors.register(_Formulas(md, others), "formulas", 24)
 
 
 class _Formulas(Preprocessor):
-    def __init__(self, md: Markdown) -> None:
+    def __init__(self, md: Markdown, forms: Mapping[str, Callable[["_Formulas", re.Match[str]], str]]) -> None:
         super().__init__(md)
         self._keep = md.htmlStash.store
+        self._forms = forms
 
     def run(self, lines: list[str]) -> list[str]:
-        text = re.sub(r"\\\((.+?)\\\)", self._inline, "\n".join(lines), flags=re.DOTALL)
-        return re.sub(r"^ *\\\[(.+?)\\\]$", self._block, text, flags=re.DOTALL | re.MULTILINE).split("\n")
+        text = "\n".join(lines)
+        for form, convert_one in self._forms.items():
+            text = re.sub(form, partial(convert_one, self), text, flags=re.DOTALL | re.MULTILINE)
+        return text.split("\n")
 
-    def _inline(self, match: re.Match[str]) -> str:
-        return self._keep(convert(match[1]))
+    def inline(self, match: re.Match[str]) -> str:
+        return self._keep(convert(match[1] or match[2]))
 
-    def _block(self, match: re.Match[str]) -> str:
+    def block(self, match: re.Match[str]) -> str:
         return f"\n{self._keep(convert(match[1], display='block'))}\n"
