@@ -131,7 +131,7 @@ def _some(own: Columns, *names: str) -> Columns:
 
 COST: Columns = {
     "n, k": columns.GATES["n, k"],
-    **_some(columns.COST, "optimizer", "curriculum", "stages", "steps to 99 %", "samples to 99 %", "solved", "passes"),
+    **_some(columns.COST, "optimizer", "curriculum", "stages", "steps to 99 %", "samples to 99 %", "solved"),
 }
 ABLATED: Columns = {
     "change": lambda row: row["what"],
@@ -161,7 +161,8 @@ def tables(rows: list[Row]) -> dict[str, str]:
     found["summary"] = (columns.SUMMARY, of("curricula", n=30))
     found["cost"] = (COST, [row for row in of("curricula") if row["method"] != "none"])
     found["latency"] = columns.latency_columns(of("latency"))
-    found["latency-one"] = columns.latency_columns(of("latency", batch=1))
+    one_sample, answers = columns.latency_columns(of("latency", batch=1))
+    found["latency-one"] = ({name: cell for name, cell in one_sample.items() if name != "batch"}, answers)
     for optimizer in ("adamw", "algorithm-1"):
         found[f"ablations-{optimizer}"] = (columns.ABLATIONS, of("ablations", optimizer=optimizer))
     found["ablated"] = (ABLATED, by_change(of("ablations")))
