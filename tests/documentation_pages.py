@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -12,8 +13,19 @@ _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
 def python_blocks(page: Path) -> list[str]:
-    """The blocks of Python."""
-    return [code for language, code in _FENCED.findall(page.read_text(encoding="utf-8")) if language == "python"]
+    """Return the blocks of Python."""
+    return [code for code, _ in python_blocks_and_output(page)]
+
+
+def python_blocks_and_output(page: Path) -> list[tuple[str, str]]:
+    """Return the blocks of Python, each with the block of text that directly follows it: what it prints. Empty if none does."""
+    blocks = [*_FENCED.finditer(page.read_text(encoding="utf-8"))]
+    found: list[tuple[str, str]] = []
+    for block, following in zip_longest(blocks, blocks[1:]):
+        if block[1] == "python":
+            shown = following and following[1] == "text" and following.start() - block.end() <= 2
+            found.append((block[2], following[2] if shown else ""))
+    return found
 
 
 def command_lines(markdown: str) -> list[str]:

@@ -8,9 +8,13 @@ import pytest
 from internalize.commands.cli import main, parse
 from internalize.errors import InputError
 from internalize.lm.data.tasks import get_task, is_task
-from tests.documentation_pages import BY_NAME, PAGES, ROOT, commands, python_blocks
+from tests.documentation_pages import BY_NAME, PAGES, ROOT, commands, python_blocks, python_blocks_and_output
 
-BLOCKS = {f"{name}-{number}": code for name in BY_NAME for number, code in enumerate(python_blocks(BY_NAME[name]), 1)}
+BLOCKS = {
+    f"{name}-{number}": block
+    for name in BY_NAME
+    for number, block in enumerate(python_blocks_and_output(BY_NAME[name]), 1)
+}
 COMMANDS = {
     f"{name}-{number}": words
     for name in BY_NAME
@@ -23,8 +27,14 @@ def test_python_blocks_run(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)  # some keep a run
-    exec(compile(BLOCKS[name], name, "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out
+    code, promised = BLOCKS[name]
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed
+    if promised:
+        assert [
+            line for line in printed if not line.startswith("{")
+        ] == promised.splitlines()  # a Trainer logs dictionaries
 
 
 @pytest.mark.parametrize("name", COMMANDS)

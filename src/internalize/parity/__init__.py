@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from internalize.parity.adamw.train import train
     from internalize.parity.algorithm1.solve import SolveResult, solve
     from internalize.parity.model.cot import CoTTransformer
     from internalize.parity.model.gates import named_gates, paper_gates
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from internalize.parity.model.loss import level_loss, stage_loss
     from internalize.parity.model.mask import causal_mask, level_mask, masked_softmax, named_mask
     from internalize.parity.model.transformer import BlockTransformer, LevelTransformer
-    from internalize.parity.options import SolveOptions
+    from internalize.parity.options import SolveOptions, TrainOptions
     from internalize.parity.task.data import add_trace, draw_bits, inference_input, pad, stage_input
     from internalize.parity.task.stages import ParityStage, parity_stages
     from internalize.parity.task.tree import Levels, ParityTree
@@ -41,7 +42,8 @@ _MODULES = {
     "model.loss": ("level_loss", "stage_loss"),
     "model.mask": ("causal_mask", "level_mask", "masked_softmax", "named_mask"),
     "model.transformer": ("BlockTransformer", "LevelTransformer"),
-    "options": ("SolveOptions",),
+    "adamw.train": ("train",),
+    "options": ("SolveOptions", "TrainOptions"),
     "task.data": ("add_trace", "draw_bits", "inference_input", "pad", "stage_input"),
     "task.stages": ("ParityStage", "parity_stages"),
     "task.tree": ("Levels", "ParityTree"),
@@ -67,6 +69,7 @@ __all__ = [
     "SolveOptions",
     "SolveResult",
     "StageGradient",
+    "TrainOptions",
     "add_link",
     "add_trace",
     "causal_mask",
@@ -87,6 +90,7 @@ __all__ = [
     "stage_gradient",
     "stage_input",
     "stage_loss",
+    "train",
 ]
 
 

@@ -55,8 +55,6 @@ class RunHooks:
     """Returns what else a checkpoint should record."""
     interrupted: Callable[[], bool] = lambda: False
     """Asked after every update whether to save and stop."""
-    anneal: bool = False
-    """Whether the learning rate falls to zero at the end. A user's own Trainer has its own schedule."""
     keep_history: bool = True
     """Whether the Trainer's log may grow. One line per update makes checkpoints long."""
 
@@ -136,7 +134,7 @@ class StageCallback(TrainerCallback):
             kwargs["optimizer"].state.clear()
         left = min(state.max_steps, self._stop_at or state.max_steps) - state.global_step
         falling = self._annealed_updates(state.max_steps)
-        if self.hooks.anneal and left <= falling:
+        if args.lr_scheduler_type in ("constant", "constant_with_warmup") and left <= falling:
             for group in kwargs["optimizer"].param_groups:
                 group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
 

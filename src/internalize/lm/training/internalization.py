@@ -36,7 +36,8 @@ class Internalization:
     """A curriculum on data, ready for a Trainer: ``positions`` as its data set, ``collator`` and ``callback``.
 
     Args:
-        options: data, curriculum, schedule, batch. Those about the model and its learning rate are the Trainer's business.
+        options: data, curriculum, schedule and optimizer, as for `internalize lm train`. The options about the model decide only
+            what `config` and `loss` return.
         tokenizer: of the model to be trained; without one, a token is made for each word of the data.
         seed: draws what is held out, the order of the examples and what is replayed.
         source: examples in place of ``options.data``, from `open_source` or `of_examples`.
@@ -84,14 +85,27 @@ class Internalization:
         return self.leveled([self.source.train(position) for position in positions])
 
     def arguments(self, processes: int = 1) -> dict[str, Any]:
-        """What `transformers.TrainingArguments` must say for batches to be those of their stage."""
+        """Return the `transformers.TrainingArguments` that make the options mean what they say.
+
+        They fix the order of the batches, which the stages depend on, and the optimizer: learning rate, warm-up, decay, clipping
+        and precision. The callback lets a constant learning rate fall to zero at the end (``consolidate``).
+        """
+        options = self.options
         return {
-            "max_steps": self.options.steps,
-            "per_device_train_batch_size": self.options.batch // self.options.accumulate // processes,
-            "gradient_accumulation_steps": self.options.accumulate,
+            "max_steps": options.steps,
+            "per_device_train_batch_size": options.batch // options.accumulate // processes,
+            "gradient_accumulation_steps": options.accumulate,
             "train_sampling_strategy": "sequential",
             "remove_unused_columns": False,
             "include_num_input_tokens_seen": "non_padding",
+            "learning_rate": options.lr,
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": options.warmup,
+            "adam_beta2": options.beta2,
+            "weight_decay": options.weight_decay,
+            "max_grad_norm": options.clip,
+            "bf16": options.dtype == "bfloat16",
+            "seed": self.seed % 2**32,
         }
 
     def loss(self, model: Any) -> LayeredLoss | None:

@@ -125,7 +125,6 @@ def train(
             on_first_stage=(lambda folder, place: owned.keep(folder, place, work)) if owned else None,
             saved_place=lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")} if run else {},
             interrupted=lambda: interrupt.requested,
-            anneal=True,
             keep_history=False,
         )
         with _written_by_trainer(output):
@@ -201,19 +200,10 @@ def _trainer(
 ) -> Any:
     from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
-    options = work.options
     arguments = TrainingArguments(
         output_dir=str(output),
         **work.arguments(processes),
-        learning_rate=options.lr,
-        adam_beta2=options.beta2,
-        weight_decay=options.weight_decay,
-        warmup_steps=options.warmup,
-        lr_scheduler_type="constant_with_warmup",
-        max_grad_norm=options.clip,
-        bf16=options.dtype == "bfloat16",
         use_cpu=device == "cpu",
-        seed=work.seed % 2**32,
         logging_nan_inf_filter=False,  # a loss that is no number is told, not passed over
         logging_steps=1,  # the mean over several would not survive a kill between two of them
         save_strategy="steps" if checkpoint_steps else "no",
