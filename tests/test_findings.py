@@ -1,6 +1,5 @@
 """The pages show what is stored: tables and numbers are current, and tools that store results keep them right."""
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from tools.stalls import after_explicit
 
 from internalize.lm.options import LmTrainOptions
 from internalize.parity.adamw.train import train
-from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates import World, certify
-from internalize.parity.options import SolveOptions, TrainOptions
-from internalize.parity.theory.prediction import Setting, predict
+from internalize.parity.options import TrainOptions
 from internalize.storage.runs import Run
 from internalize.storage.summaries import lower_median
 
@@ -177,21 +174,6 @@ def test_seeds_of_other_options_are_not_added():
 # Tables and numbers that tools/findings.py does not write
 
 
-def test_table_is_what_the_paper_command_printed():
-    """Every row of the README's table of sizes against the stored table of `internalize paper`."""
-    with path_of("paper-sizes.csv").open(encoding="utf-8") as file:
-        measured = {(row["n"], row["k"], row["lr"]): row for row in csv.DictReader(file)}
-    seen = 0
-    for row in cells(README, "| n | k | learning rate | seeds | solved |"):
-        n, ks, lr, seeds, solved, attention = (cell.strip(" *") for cell in row)
-        for k, smallest in zip(ks.removesuffix(" (the paper's)").split(", "), attention.split(", "), strict=True):
-            found = measured[n, k, lr]
-            assert (seeds.removesuffix(" each"), solved.removesuffix(" each")) == (found["seeds"], found["solved"])
-            assert float(smallest) == pytest.approx(float(found["child_attention_min"]), abs=5e-4)
-            seen += 1
-    assert seen == len(measured)
-
-
 def test_speed_of_generation_is_what_was_measured():
     """docs against the stored rows of benchmarks/lm_generation.py."""
     ratios = stored("lm-generation")["rows"]
@@ -199,20 +181,6 @@ def test_speed_of_generation_is_what_was_measured():
     assert [(row[0], row[1], row[2]) for row in table] == [
         (r["task"], r["chain"], f"{r['median']:.1f} ({r['low']:.1f} – {r['high']:.1f})") for r in ratios
     ]
-
-
-def test_numbers_in_blocks_of_code():
-    """Where a marker would be shown: the time of `make paper`, and what Python prints, in comments."""
-    text = README.read_text(encoding="utf-8")
-    (paper,) = stored("paper-time")["rows"]
-    assert re.findall(r"^make paper .* (\d+) s on (\w+) cores", text, re.MULTILINE) == [
-        (f"{paper['seconds']:.0f}", "two")
-    ]
-    assert paper["processes"] == 2
-    assert re.findall(r"^print\(predict.* (\d+)$", text, re.MULTILINE) == [str(predict(Setting(n=30, k=16)).samples_50)]
-    result = solve(SolveOptions(n=30, k=16, seed=0))
-    printed = f"{result.exact_recovery} {result.max_error <= 1e-6}"
-    assert re.findall(r"^print\(result.exact_recovery.* # (.*)$", text, re.MULTILINE) == [printed]
 
 
 def cells(page: Path, header: str) -> list[list[str]]:

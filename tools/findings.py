@@ -12,6 +12,7 @@ first, without paths of this machine; results keep the command that stands besid
     --certify NAME FOLDER …   what `lm certify --out` found of several models
 """
 
+import csv
 import json
 import re
 import sys
@@ -148,6 +149,15 @@ def by_change(rows: Iterable[Row]) -> list[Row]:
     return list(found.values())
 
 
+SIZES: Columns = {
+    "n, k": lambda row: f"{row['n']}, {row['k']}",
+    "learning rate": lambda row: row["lr"],
+    "seeds": lambda row: row["seeds"],
+    "solved": lambda row: row["solved"],
+    "smallest attention on a true child": lambda row: f"{float(row['child_attention_min']):.3f}",
+}
+
+
 def tables(rows: list[Row]) -> dict[str, str]:
     """Every table of comparisons, by its name on the pages."""
 
@@ -170,6 +180,8 @@ def tables(rows: list[Row]) -> dict[str, str]:
     found["gates-learned"] = (_some(columns.GATES, "n, k", "what", "solved", "breaks at"), of("gates"))
     found["simplifications"] = (columns.SIMPLIFICATIONS, of("simplifications"))
     found["lifted"] = (_some(columns.SIMPLIFICATIONS, "what", "solved", "breaks at"), of("simplifications"))
+    with path_of("paper-sizes.csv").open(encoding="utf-8") as file:
+        found["sizes"] = (SIZES, list(csv.DictReader(file)))
     return _written(found)
 
 
