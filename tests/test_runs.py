@@ -192,9 +192,9 @@ def test_damaged_tensors(tmp_path: Path):
             assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
     assert flipped > 1.8 * len(whole)
     for content, words in [
-        (pickle.dumps({"W1": 1}), "is not a whole safetensors file"),
+        (pickle.dumps({"W1": 1}), "the header of .*weights.safetensors is not JSON"),
         (save({"W1": torch.tensor([1.0, torch.nan])}), "W1 has entries that are not finite"),
-        (save({"W1": torch.tensor([1, 2])}), "W1 has dtype torch.int64"),
+        (save({"W1": torch.tensor([1, 2])}), "W1: dtype: invalid enum value 'I64'"),
     ]:
         path.write_bytes(content)
         with pytest.raises(InputError, match=words):
@@ -240,10 +240,15 @@ def test_a_run_from_before_an_option_goes_on(run: Run):
 
 def test_finished_runs_are_checked_before_they_are_shown(run: Run):
     for name, content, words in [
-        ("result.json", b"{}", "is not the result of a training"),
-        ("result.json", json.dumps({**run.result, "accuracy": "high"}).encode(), "is not the result of a training"),
-        ("metrics.jsonl", b"", "is damaged"),
-        ("metrics.jsonl", b'{"step": 0, "loss": 1}\n', "ends at step 0, the result at 2"),
+        ("result.json", b"{}", "result.json: object missing required field `seed`"),
+        (
+            "result.json",
+            json.dumps({**run.result, "accuracy": "high"}).encode(),
+            "result.json: accuracy: expected `float`, got `str`",
+        ),
+        ("metrics.jsonl", b"", "ends at step None, the result at 2"),
+        ("metrics.jsonl", b'{"step": 0, "loss": 1}\n', "metrics.jsonl: object missing required field `stage`"),
+        ("metrics.jsonl", json.dumps(run.metrics()[0]).encode() + b"\n", "ends at step 0, the result at 2"),
         ("weights.safetensors", save({"W1": torch.zeros(3, 3)}), "W1 has shape"),
         ("weights.safetensors", save({"V": torch.zeros(4, 1)}), "no W1"),
     ]:

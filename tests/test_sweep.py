@@ -2,8 +2,10 @@
 
 import json
 import multiprocessing
+import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from internalize.parity.experiments.jobs import CellJob
 from internalize.parity.experiments.phase import keep_where, read_cells, success_rates, varied
 from internalize.parity.experiments.sweep import sweep
 from internalize.parity.options import SolveOptions, TrainOptions
+from tests.faults.harness import ask, complaints
 
 GRID = ["n=8,12", "k=4", "samples=60,300", "test_samples=50"]
 TRAINED = ["n=6", "k=2,4", "steps=3", "batch=20", "eval_samples=40"]
@@ -141,6 +144,144 @@ def test_store_of_a_writer_that_was_killed(tmp_path: Path):
         read_cells(tmp_path)
     with pytest.raises(InputError, match="has no sweep.json"):
         read_cells(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    run(tmp_path / "cells", ["n=8", "k=4", "samples=60,300", "test_samples=50"], range(3))
+    return tmp_path / "cells"
+
+
+def reading(store: Path) -> tuple[list[str], list[str]]:
+    """Commands that read a store."""
+    return ["sweep", "show", str(store)], [
+        *["sweep", "solve", "n=8", "k=4", "--jobs", "1", "--resume", "--out"],
+        str(store),
+    ]
+
+
+def put(name: str, *values: object, dtype: Any = None) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Put values in the rows of a column, the last one in all that follow."""
+    return lambda part: part.with_columns(
+        pl.Series(name, [*values, *[values[-1]] * (part.height - len(values))], dtype, strict=False)
+    )
+
+
+WRONG_PARTS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
+    "cell": lambda part: part.drop("cell"),
+    "status": put("status", None, "done"),
+    "has no result": put("exact_recovery", None, dtype=pl.Boolean),
+    "less than one sample": put("samples", 0),
+    "not finite": put("accuracy", float("nan"), 1.0),
+    "l2_error has numbers": put("l2_error", float("inf")),
+    "rows, and a file of ours has at most": lambda part: pl.concat([part] * 2000),
+    **{
+        f"column {name} is of type {kind}": put(name, value, dtype=dtype)
+        for name, value, kind, dtype in (
+            ("n", [8], "List", None),
+            ("n", "8", "String", None),
+            ("n", 8.0, "Float64", None),
+            ("n", 8, "Int32", pl.Int32),
+            ("seed", 2**64 - 1, "UInt64", pl.UInt64),
+            ("cell", b"cell", "Binary", None),
+            ("cell", "cell", "Categorical", pl.Categorical),
+            ("reason", "why", "Enum", pl.Enum(["why"])),
+            ("status", {"done": 1}, "Struct", None),
+            ("exact_recovery", 1, "Int64", None),
+            ("accuracy", True, "Boolean", None),
+            ("accuracy", 1, "Decimal", pl.Decimal(10, 2)),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("words", WRONG_PARTS)
+def test_parts_of_others(store: Path, words: str):
+    """A part whose columns are not a sweep's is refused in one line, by `show` and before cells are added."""
+    part = store / "cells" / "part-000000.parquet"
+    WRONG_PARTS[words](pl.read_parquet(part)).write_parquet(part)
+    for argv in (f"sweep show {store} --by n samples --json", f"sweep show {store} --by n samples --figure {store}"):
+        answer = ask(argv.split())
+        assert answer.status == 2, answer
+        assert complaints(argv.split(), answer, "part-000000.parquet", str(store)) == []
+        assert words in answer.err
+        assert not answer.out
+
+
+@pytest.mark.parametrize(
+    "name", ["part-.parquet", "part-x.parquet", "part-1.parquet", "part-\udce9.parquet", "part-000001 (1).parquet"]
+)
+def test_parts_with_odd_names(store: Path, name: str):
+    before = read_cells(store)
+    (store / "cells" / name).write_bytes((store / "cells" / "part-000000.parquet").read_bytes())
+    for argv in reading(store):
+        answer = ask(argv)
+        assert answer.status == 2, answer
+        assert "has not the name of a part" in answer.err
+    (store / "cells" / name).rename(store / "cells" / f"copy-of-{name}")
+    assert read_cells(store).equals(before)
+
+
+def test_what_a_part_of_another_version_has(store: Path):
+    """Columns that came later are empty, those that went are passed over, and whole numbers are numbers."""
+    part = store / "cells" / "part-000000.parquet"
+    before = read_cells(store)
+    changed = pl.read_parquet(part).drop("idle_stages", "reason").with_columns(gone=1, oracle_error=pl.lit(0, pl.Int64))
+    changed.with_columns(K=pl.lit(None)).write_parquet(part)
+    after = read_cells(store)
+    assert after.equals(before.with_columns(idle_stages=pl.lit(None, pl.Int64), reason=pl.lit(None, pl.String)))
+    assert ask(["sweep", "show", str(store), "--group-by", "n", "samples", "--json"]).status == 0
+
+
+def test_a_part_with_more_rows_than_any_machine_holds(store: Path):
+    """1.5 · 10⁹ rows in a file of 5 MB: refused by what its metadata say, and read neither in part nor in whole."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    some = pyarrow.table({"cell": pyarrow.nulls(100_000_000)})
+    with parquet.ParquetWriter(store / "cells" / "part-000001.parquet", some.schema) as writer:
+        for _ in range(15):
+            writer.write_table(some, row_group_size=100_000_000)
+    began = time.process_time()
+    answer = ask(["sweep", "show", str(store)])
+    assert answer.status == 2
+    assert "part-000001.parquet has 1500000000 rows" in answer.err
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r'{"cell": "\ud800", "status": "done"}', "is not JSON"),
+        ('{"cell": "a", "status": "done", "n": "8"}', "line 1: [0].n: expected `int | null`, got `str`"),
+        (
+            '{"cell": "a", "status": "done", "n": 9223372036854775808}',
+            "line 1: [0].n: expected `int` <= 9223372036854775807",
+        ),
+        ('{"cell": "a", "status": "done", "stop_at_failure": 1}', "stop_at_failure: expected `bool | null`, got `int`"),
+        ('{"cells": {"cell": "a"}}', "line 1: expected `array`, got `object`"),
+        ('{"cells": [{"cell": "a"}]}', "line 1: [0]: object missing required field `status`"),
+        ('{"cells": [1]}', "line 1: [0]: expected `object`, got `int`"),
+    ],
+)
+def test_journals_of_others(store: Path, line: str, words: str):
+    (store / "journal.jsonl").write_text(line + "\n")
+    for argv in reading(store):
+        answer = ask(argv)
+        assert answer.status == 2, answer
+        assert words in answer.err
+
+
+def test_pipes_in_a_store(store: Path):
+    for name in ("sweep.json", "journal.jsonl", "cells/part-000000.parquet"):
+        whole = (store / name).read_bytes()
+        (store / name).unlink()
+        os.mkfifo(store / name)
+        answer = ask(["sweep", "show", str(store)])
+        assert answer.status == 2
+        assert "is no file" in answer.err
+        (store / name).unlink()
+        (store / name).write_bytes(whole)
+    (store / "sweep.json").write_text('{"version": 1, "kind": "compare"}')
+    assert "kind: invalid enum value 'compare'" in ask(["sweep", "show", str(store)]).err
 
 
 def test_workers_killed(tmp_path: Path):

@@ -95,9 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if argv is None else list(argv))
         return command()
     except InputError as error:
-        say(
-            "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(error))
-        )  # one line, whatever a name holds
+        say(str(error))
         return WRONG
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
@@ -151,6 +149,13 @@ _RENAMED: Final[dict[str, dict[str, str]]] = {
 
 def parse(argv: list[str]) -> Any:
     """Return the command that the words ask for: a callable that does it and returns the exit status."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{word!r} is not UTF-8, and no file that keeps options could hold it; rename it"
+            ) from None
     name = _command_name(argv)
     if isinstance(name, Notice):
         return name

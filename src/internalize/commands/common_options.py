@@ -156,6 +156,7 @@ class SeedsOptions(RunOptions):
 
     def runs(self, out: Path, seed: int) -> "dict[int, Run]":
         """Return the run of every seed: ``out`` itself for --seed, a folder in it for each of --seeds."""
+        from internalize.storage.files import refuse_link
         from internalize.storage.runs import Run
 
         if not self.seeds:
@@ -164,7 +165,10 @@ class SeedsOptions(RunOptions):
             raise InputError(f"give --seed {seed} or --seeds {self.seeds}, not both")
         if Run(out).exists:
             raise InputError(f"{out} is a run folder itself; --seeds keeps its runs in folders below --out")
-        return {each: Run(out / f"seed-{each}") for each in parse_seeds(self.seeds)}
+        runs = {each: Run(out / f"seed-{each}") for each in parse_seeds(self.seeds)}
+        for run in runs.values():
+            refuse_link(run.path, out)
+        return runs
 
     def show_runs(self, results: Sequence[Json], runs: "Mapping[int, Run]", columns: Sequence[str]) -> None:
         """Print the result, or those of --seeds with seed and folder."""

@@ -20,9 +20,14 @@ Flag = tyro.conf.FlagCreatePairsOff
 """A switch that is either given or not: --json, and no --no-json."""
 
 
+def printable(text: str) -> str:
+    """Return a text on one line and without codes that a terminal would act on: what does not print is shown as Python has it."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 def say(line: str) -> None:
-    """Print one line for the user on standard error."""
-    print(f"internalize: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    """Print one line for the user on standard error, whatever names it holds."""
+    print(f"internalize: {printable(line)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def default_out(kind: str) -> Path:
@@ -74,7 +79,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note:
         if row.get(note):
             lines.append(
                 textwrap.fill(
-                    str(row[note]), max(40, terminal_columns()), initial_indent="    ", subsequent_indent="    "
+                    printable(str(row[note])), max(40, terminal_columns()), initial_indent="    ", subsequent_indent="    "
                 )
             )
     print_text("\n".join(lines))
@@ -120,7 +125,7 @@ _COLORS: Final = {"violated": "31", "holds": "32", "vacuous": "33", "not applica
 
 
 def _title(name: str) -> str:
-    return _TITLES.get(name, name.replace("_", " "))
+    return _TITLES.get(name, printable(name.replace("_", " ")))
 
 
 def format_cell(name: str, value: object) -> str:
@@ -141,7 +146,7 @@ def format_cell(name: str, value: object) -> str:
             return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(format_cell("", each) for each in cast("Sequence[object]", value))
-    return str(value)
+    return printable(str(value))
 
 
 def _duration(seconds: float) -> str:

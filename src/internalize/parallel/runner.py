@@ -19,7 +19,9 @@ from typing import Any, Literal, TypeVar
 from internalize.errors import InputError, MachineError
 from internalize.parallel.cluster import load_ray, run_on_ray
 from internalize.parallel.pool import J, JobTracker, Killed, MayBegin, Report, ReportProgress, run_all
+from internalize.storage.files import refuse_link, refuse_links
 from internalize.storage.runs import Run
+from internalize.storage.summaries import ROWS
 
 Backend = Literal["processes", "ray"]
 
@@ -131,6 +133,12 @@ class RunFolders:
     def __post_init__(self) -> None:
         if Run(self.out).exists:
             raise InputError(f"{self.out} is a run folder itself; a comparison keeps its runs in folders below --out")
+        refuse_links(self.out, ("figures", ROWS))
+
+    def refuse_links(self, jobs: Sequence[KeptJob]) -> None:
+        """Refuse run folders that are outside of ``out``, behind a link in it."""
+        for run in (run for job in jobs for run in job.runs):
+            refuse_link(run.path, self.out)
 
     def fill(self, jobs: Sequence[KeptJob]) -> None:
         """Run the jobs that are not finished. If one of the folders cannot be used, refuse before any job runs.
@@ -138,6 +146,7 @@ class RunFolders:
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, with everything saved.
         """
+        self.refuse_links(jobs)
         for job in jobs:
             job.check(resume=self.resume)
         self.run_missing(jobs, f"the same command with --out {self.out} --resume goes on")
@@ -150,6 +159,7 @@ class RunFolders:
         may_begin: Callable[[K, Sequence[K]], bool] = lambda job, running: True,
     ) -> None:
         """Run the jobs that are not finished, without checking their folders first."""
+        self.refuse_links(jobs)
         for job in jobs:
             job.tidy()
         refusals: list[str] = []

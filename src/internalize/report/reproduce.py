@@ -23,6 +23,7 @@ from internalize.parity.experiments.jobs import (
     TrainJob,
 )
 from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.files import refuse_link, refuse_links
 from internalize.storage.runs import Run
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ def reproduce(
     if stranger := next((path.name for path in sorted(out.glob("[!.]*")) if path.name not in _OWN_FILES), None):
         raise InputError(f"{out} holds {stranger!r}, which is not of a report; choose another --out")
     plan = ReproductionPlan(out, experiments, paper, algorithm, first_seed)
+    folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))
+    refuse_links(out, ("index.html", "figures", "tables"))
+    refuse_link(plan.folder, out)
+    folders.refuse_links([*plan.runs, *plan.certificates])
     again = (out / "index.html").exists()
     rebuilt: set[Path] = set()
     for job in plan.runs:
@@ -110,7 +115,6 @@ def reproduce(
             say(f"{job.name} is about a run that was set aside; it is now {job.runs[0].set_aside().name}")
         else:
             _set_aside_if_unusable(job, say, again=again)
-    folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))
     for jobs in (plan.runs, plan.certificates):  # certificates are about finished runs
         folders.run_missing(jobs, "the same command goes on")
     written = write_report(out, plan.inputs(), paper=paper)

@@ -4,13 +4,20 @@ import codecs
 import contextlib
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping
+import stat
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast, get_type_hints, overload
 
+import msgspec
+from msgspec import Meta
+
+from internalize.environment import check_memory
 from internalize.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,8 +25,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 """A JSON object."""
-TEMPORARY_FILE: Final = re.compile(r"\..+\.(\d+)\.tmp")
-"""What `write_atomically` leaves behind when it is killed, with the number of its process."""
+T = TypeVar("T")
+TEMPORARY_FILE: Final = re.compile(r"\.(?P<of>.+)\.(?P<process>[0-9]{1,9})\.tmp")
+"""What `write_atomically` leaves behind when it is killed: the name of the file, and the number of the process."""
 
 
 @contextlib.contextmanager
@@ -42,27 +50,92 @@ def reading(path: Path) -> Generator[None]:
 
 def present(path: Path) -> bool:
     """Whether a file is there. What is in its place and is none would be taken for its absence, and is refused."""
-    if path.is_file():
-        return True
-    if os.path.lexists(path):
-        raise InputError(f"{path} is no file, but a {'folder' if path.is_dir() else 'link to nowhere, or a device'}")
+    with reading(path):
+        if path.is_file():
+            return True
+        if os.path.lexists(path):
+            raise InputError(
+                f"{path} is no file, but a {'folder' if path.is_dir() else 'link to nowhere, or a device'}"
+            )
     return False
 
 
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file. A folder or a device is refused, and so is more than this machine has memory for."""
+    with reading(path):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{path} is no file, but a {'folder' if path.is_dir() else 'device'}")
+        check_memory(found.st_size, f"the bytes of {path}")
+        return path.read_bytes()
+
+
+def refuse_link(path: Path, below: Path) -> None:
+    """Refuse a path that leaves a folder through a link. The folder itself may be one."""
+    for each in (path, *path.parents):
+        if each == below:
+            return
+        if each.is_symlink():
+            raise InputError(
+                f"{each} is a link, and what is written or deleted in {below} must be in it; remove the link"
+            )
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a link in the place of one of these files or folders, or anywhere inside one of them."""
+    for name in names:
+        refuse_link(folder / name, folder)
+        for here, below, files in os.walk(folder / name):
+            for each in (*below, *files):
+                refuse_link(Path(here) / each, Path(here))
+
+
+def stranger(folder: Path, own: Collection[str]) -> str | None:
+    """Return the name of a file in a folder that is none of its own, nor left of one by a killed writer."""
+    with reading(folder):
+        names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    return next((name for name in names if name not in own and not _is_litter(name, own.__contains__)), None)
+
+
+def numbered(folder: Path, form: re.Pattern[str]) -> list[tuple[int, Path]]:
+    """Return the files of a folder whose names have a form, in the order of the number that is its first group."""
+    found = ((form.fullmatch(path.name), path) for path in folder.glob("*"))
+    return sorted((int(name[1]), path) for name, path in found if name)
+
+
+def free_name(path: Path) -> Path:
+    """Return a path beside this one to which it can be set aside."""
+    names = (path.with_name(f"{path.name}.set-aside-{number}") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def remove_litter(folder: Path, own: Callable[[str], object]) -> None:
+    """Remove what a killed writer has left of the files whose names are our own."""
+    for litter in () if folder.is_symlink() else folder.glob(".*.tmp"):
+        if _is_litter(litter.name, own):
+            with writing(litter):
+                litter.unlink(missing_ok=True)
+
+
+def _is_litter(name: str, own: Callable[[str], object]) -> bool:
+    found = TEMPORARY_FILE.fullmatch(name)
+    return found is not None and bool(own(found["of"]))
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, and rename over it. What a killed process has left there goes. A link stays one;
-    a device is not replaced by a file.
+    """Write beside the file, flush to the disk, and rename over it. What a killed process has left there goes. A link or a device
+    is not replaced by a file.
     """
     with writing(path):
-        if path.exists():
-            present(path)
-            path = path.resolve()
+        refuse_link(path, path.parent)
+        present(path)
         for litter in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            if (whose := TEMPORARY_FILE.fullmatch(litter.name)) and not _is_alive(int(whose[1])):
+            if (whose := TEMPORARY_FILE.fullmatch(litter.name)) and not _is_alive(int(whose["process"])):
                 litter.unlink(missing_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with beside.open("wb") as file:
+            beside.unlink(missing_ok=True)  # of a killed process with this number
+            with beside.open("xb") as file:  # not through a link
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -87,12 +160,10 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_json(path: Path, schema: object = Json) -> Json:
     """Return the JSON object in a file. One that does not fit the schema is refused."""
-    with reading(path):
-        content = path.read_bytes()
-    return parse_json(content, path, schema)
+    return parse_json(read_file(path), path, schema)
 
 
-def parse_json(content: bytes, path: Path, schema: object = Json) -> Json:
+def parse_json(content: bytes, path: Path | str, schema: object = Json) -> Json:
     """Return the JSON object in some bytes of a file: finite numbers only, and what the schema says of its keys.
 
     Args:
@@ -100,8 +171,6 @@ def parse_json(content: bytes, path: Path, schema: object = Json) -> Json:
         path: the file, for the message.
         schema: any type that msgspec knows, such as a ``TypedDict``. Keys it does not name are kept as they are.
     """
-    import msgspec
-
     try:
         value: object = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError) as error:
@@ -112,14 +181,33 @@ def parse_json(content: bytes, path: Path, schema: object = Json) -> Json:
     return cast("Json", value)
 
 
-def check_schema(value: object, schema: object, path: Path) -> None:
-    """Refuse a value read from a file if it does not fit the schema, with the place in it and what stands there."""
-    import msgspec
+@overload
+def check_schema(value: object, schema: type[T], path: Path | str) -> T: ...
+@overload
+def check_schema(value: object, schema: object, path: Path | str) -> Any: ...
+def check_schema(value: object, schema: object, path: Path | str) -> Any:
+    """Return a value read from a file as the schema has it: with no other keys, and dataclasses where it names them.
 
+    One that does not fit is refused, with the place in it and what stands there.
+    """
     try:
-        msgspec.convert(value, schema)
+        return msgspec.convert(value, schema)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {_place(error)}") from None
+
+
+def all_fields(options: type, **more: object) -> type[msgspec.Struct]:
+    """Return the schema of an object that has every field of a dataclass, those with a default too, and these."""
+    hints = get_type_hints(options)
+    return msgspec.defstruct(
+        options.__name__, [*((field.name, hints[field.name]) for field in fields(options)), *more.items()]
+    )
+
+
+def check_version(found: Mapping[str, Any], version: int, path: Path) -> None:
+    """Refuse a file of another version of its format."""
+    if found.get("version") != version:
+        raise InputError(f"{path} has version {found.get('version')!r}; this package reads version {version}")
 
 
 def _place(error: Exception) -> str:
@@ -172,22 +260,28 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    with reading(path):
-        content = path.read_bytes()
+    content = read_file(path)
+    header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")], f"the header of {path}")
+    metadata: dict[str, str] | None = check_schema(header.pop("__metadata__", None), dict[str, str] | None, path)
+    for name, tensor in header.items():
+        check_schema(tensor, _TensorHeader, f"{path}: {name}")
     try:
         tensors = load(content)
     except SafetensorError as error:
         raise InputError(f"{path} is not a whole safetensors file: {error}") from None
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    digest = header.get("__metadata__", {}).get("sha256")
-    if digest is not None and digest != _digest(tensors):
+    if metadata and "sha256" in metadata and metadata["sha256"] != _digest(tensors):
         raise InputError(f"{path} is damaged: its bytes do not have the digest that it was written with")
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise InputError(f"{path}: {name} has dtype {tensor.dtype}; weights are floating-point numbers")
         if not bool(tensor.isfinite().all()):
             raise InputError(f"{path}: {name} has entries that are not finite")
     return tensors
+
+
+class _TensorHeader(TypedDict):
+    """What the header of a safetensors file says of a tensor: only what torch can hold, and compute with as a weight."""
+
+    dtype: Literal["F64", "F32", "F16", "BF16"]
+    shape: Annotated[list[Annotated[int, Meta(le=2**63 - 1)]], Meta(max_length=64)]
 
 
 def _digest(tensors: "Mapping[str, Tensor]") -> str:

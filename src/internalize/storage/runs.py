@@ -18,29 +18,38 @@ Nothing is pickled. Reading takes no lock.
 """
 
 import contextlib
-import itertools
 import json
 import os
+import re
+import resource
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypedDict, TypeVar
 
 from filelock import FileLock, Timeout
+from msgspec import Meta
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
 from internalize.storage.files import (
-    TEMPORARY_FILE,
     Json,
+    check_schema,
     check_seal,
+    check_version,
+    free_name,
     load_tensors,
+    numbered,
     parse_json,
     present,
+    read_file,
     read_json,
-    reading,
+    refuse_link,
+    refuse_links,
+    remove_litter,
     save_tensors,
     sealed,
+    stranger,
     write_json,
     writing,
 )
@@ -51,6 +60,25 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the folder's layout. A reader refuses a version it does not know."""
+T = TypeVar("T")
+
+
+class Config(TypedDict, total=False):
+    """What the `config.json` of any run may hold. Its kind decides what else is there."""
+
+    version: int
+    kind: str
+    n: int
+    k: int
+    seed: int
+    secret: list[int]
+
+
+class Checkpoint(TypedDict):
+    """What the JSON of any checkpoint holds."""
+
+    step: int
+    metrics_bytes: Annotated[int, Meta(ge=0)]
 
 
 _BEFORE: dict[str, Json] = {
@@ -74,6 +102,15 @@ _OWN_FILES = {
     *("config.json", "env.json", "metrics.jsonl", "answers.jsonl", "weights.safetensors", "result.json", ".lock"),
     *("model", ".model.tmp", "first-stage", ".first-stage.tmp", "stages", "snapshots", "checkpoint"),
 }
+_CHECKPOINT_FILE: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.(json|safetensors)")
+_SNAPSHOT: Final = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})\.safetensors")
+_TRAINER_FOLDER: Final = re.compile(r"checkpoint-([0-9]+)")
+_TRAINER_LITTER: Final = re.compile(r"\.checkpoint-([0-9]+)\.tmp")
+"""A copy of one that was being made when its process was killed."""
+_SPARE_FILES: Final = 32
+"""Open files that a run needs besides its lock."""
+_RESERVED: Final = ("path", "finished", "broken")
+"""Columns of `list_runs` that no file of a run can fill."""
 
 
 class Run:
@@ -104,14 +141,8 @@ class Run:
     @property
     def config(self) -> Json:
         """The resolved options with `kind` and `version`."""
-        config = read_json(self.path / "config.json")
-        for key, kind in {"version": int, "kind": str, "n": int, "k": int, "seed": int, "secret": list}.items():
-            if not isinstance(config.get(key, kind()), kind):
-                raise InputError(f"{self.path / 'config.json'}: {key} is {config[key]!r}, not of type {kind.__name__}")
-        if config.get("version") != VERSION:
-            raise InputError(
-                f"{self.path / 'config.json'} has version {config.get('version')!r}; this package reads version {VERSION}"
-            )
+        config = read_json(self.path / "config.json", Config)
+        check_version(config, VERSION, self.path / "config.json")
         return {**_BEFORE.get(str(config.get("kind")), {}), **config}
 
     @property
@@ -125,6 +156,10 @@ class Run:
         if not self.finished:
             raise InputError(f"{self.path} is not finished: it has no result.json; continue it with --resume")
         return read_json(self.path / "result.json")
+
+    def result_as(self, schema: type[T]) -> T:
+        """The same as a schema has it; refused if it does not fit."""
+        return check_schema(self.result, schema, self.path / "result.json")
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
@@ -143,12 +178,17 @@ class Run:
             lock.release()
 
     def check(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``."""
+        """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``; and
+        one that is not finished and holds links, because what they lead to is not the run's.
+        """
+        if not self.finished:
+            refuse_links(self.path, _OWN_FILES)
+        wanted = _as_json({"version": VERSION, "kind": kind, **config}, self.path / "config.json")
         if self.exists:
-            found, wanted = self.config, {"version": VERSION, "kind": kind, **config}
+            found = self.config
             # The kind and the seed first: they explain the rest.
             for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)):
-                if (want := _as_json(wanted.get(key))) != found.get(key):
+                if (want := wanted.get(key)) != found.get(key):
                     raise InputError(
                         f"{self.path} holds another run: its {key} is {found.get(key)!r}, not {want!r}; "
                         "choose another --out"
@@ -156,16 +196,14 @@ class Run:
             if not resume:
                 state = "is finished" if self.finished else "was begun"
                 raise InputError(f"{self.path}: this run {state} already; add --resume, or choose another --out")
-        elif stranger := self._stranger():
-            raise InputError(f"{self.path} is not a run folder and holds {stranger!r}; choose another --out")
+        elif name := stranger(self.path, _OWN_FILES):
+            raise InputError(f"{self.path} is not a run folder and holds {name!r}; choose another --out")
 
     def begin(self, kind: str, config: Mapping[str, Any]) -> None:
         """Make the folder this run's, after `check` and under the lock: `begin_runs` does all three."""
-        for folder in (self.path, self.path / "checkpoint", self.path / "snapshots"):
-            for litter in folder.glob(".*.tmp"):  # of a writer that was killed
-                if TEMPORARY_FILE.fullmatch(litter.name):
-                    with writing(litter):
-                        litter.unlink(missing_ok=True)
+        remove_litter(self.path, _OWN_FILES.__contains__)
+        remove_litter(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
+        remove_litter(self.path / "snapshots", _SNAPSHOT.fullmatch)
         if not self.exists:
             write_json(self.path / "env.json", describe_environment())
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
@@ -173,14 +211,7 @@ class Run:
     def set_aside(self) -> Path:
         """Rename the folder, whatever is in it, so that another run can take its place. Refused while somebody writes it."""
         with self.locked(), writing(self.path):
-            free = (self.path.with_name(f"{self.path.name}.set-aside-{number}") for number in itertools.count(1))
-            return self.path.rename(next(path for path in free if not path.exists()))
-
-    def _stranger(self) -> str | None:
-        """The name of a file that no run has."""
-        with reading(self.path):
-            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        return next((name for name in names if name not in _OWN_FILES and not TEMPORARY_FILE.fullmatch(name)), None)
+            return self.path.rename(free_name(self.path))
 
     def finish(self, result: Json) -> None:
         """Write the result, and drop the checkpoint that is no longer needed."""
@@ -195,7 +226,11 @@ class Run:
 
     def drop_trainer(self) -> None:
         """Remove the checkpoints that a Trainer has kept by its own names: of a finished run of `lm train`, as `tidy`."""
-        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+        refuse_link(self.path / "checkpoint", self.path)
+        for pattern in (_TRAINER_FOLDER, _TRAINER_LITTER):
+            for _, folder in numbered(self.path / "checkpoint", pattern):
+                shutil.rmtree(folder, ignore_errors=True)
+        self.tidy()
 
     # Metrics
 
@@ -206,18 +241,22 @@ class Run:
         with writing(path), path.open("ab") as file:
             file.write(line)
 
-    def metrics(self, size: int | None = None) -> list[Json]:
-        """All evaluations in order, or those in the first bytes. An unfinished last line, left by a kill, is not one yet."""
+    def metrics(self, size: int | None = None, schema: object = Json) -> list[Json]:
+        """All evaluations in order, or those in the first bytes. An unfinished last line, left by a kill, is not one yet.
+
+        Args:
+            size: how many bytes.
+            schema: of a line; one that does not fit is refused.
+        """
         path = self.path / "metrics.jsonl"
         if not present(path):
             return []
-        with reading(path):
-            *lines, rest = path.read_bytes()[:size].split(b"\n")
+        *lines, rest = read_file(path)[:size].split(b"\n")
         if rest and size is not None:
             raise InputError(
                 f"{path} is damaged: its first {size} bytes, of which the checkpoint speaks, are not whole lines"
             )
-        return [parse_json(line, path) for line in lines]
+        return [parse_json(line, path, schema) for line in lines]
 
     # Weights
 
@@ -237,8 +276,8 @@ class Run:
 
     def snapshots(self) -> "Iterator[tuple[int, dict[str, Tensor]]]":
         """Kept weights in order of steps."""
-        for path in sorted((self.path / "snapshots").glob("step-*.safetensors")):
-            yield int(path.stem.removeprefix("step-")), load_tensors(path)
+        for step, path in numbered(self.path / "snapshots", _SNAPSHOT):
+            yield step, load_tensors(path)
 
     # Checkpoints: tensors first, under a name of their own; then the JSON that names them, which is the commit; the
     # checkpoint before it goes last. Runs trained together keep the one before until all of them have the new one.
@@ -257,24 +296,24 @@ class Run:
 
     def checkpoint_steps(self) -> set[int]:
         """Steps at which there is a whole checkpoint."""
-        return {int(path.stem) for path in self._checkpoint_files() if path.suffix == ".json"}
+        return {step for step, path in self._checkpoint_files() if path.suffix == ".json"}
 
     def drop_checkpoints(self, *, but: int | None = None) -> None:
         """Remove the checkpoints, but for that of one step."""
-        for path in self._checkpoint_files():
-            if int(path.stem) != but:
+        refuse_link(self.path / "checkpoint", self.path)
+        for step, path in self._checkpoint_files():
+            if step != but:
                 with writing(path):
                     path.unlink(missing_ok=True)
 
     def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
         """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
         path = self.path / "checkpoint" / f"{step:08d}.json"
-        state = read_json(path)
+        state = read_json(path, Checkpoint)
         check_seal(state, path)
-        size = state.get("metrics_bytes")
-        if state.get("step") != step or type(size) is not int or size < 0:
-            raise InputError(f"{path} is damaged: its step is {state.get('step')!r}, its metrics_bytes {size!r}")
-        metrics = self.path / "metrics.jsonl"
+        if state["step"] != step:
+            raise InputError(f"{path} is damaged: its step is {state['step']}")
+        metrics, size = self.path / "metrics.jsonl", state["metrics_bytes"]
         found = metrics.stat().st_size if present(metrics) else 0
         if found < size:
             raise InputError(f"{metrics} is damaged: it has {found} bytes, and had {size} when the checkpoint was made")
@@ -292,10 +331,10 @@ class Run:
             with writing(metrics):
                 os.truncate(metrics, state["metrics_bytes"] if state else 0)
 
-    def _checkpoint_files(self) -> list[Path]:
+    def _checkpoint_files(self) -> list[tuple[int, Path]]:
         # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
-        files = [path for path in (self.path / "checkpoint").glob("[0-9]*.*") if path.stem.isdecimal()]
-        return sorted(files, key=lambda path: path.suffix != ".json")
+        files = numbered(self.path / "checkpoint", _CHECKPOINT_FILE)
+        return sorted(files, key=lambda file: file[1].suffix != ".json")
 
 
 @contextlib.contextmanager
@@ -309,6 +348,7 @@ def begin_runs(
             run.check(kind, config, resume=resume)
 
     check_all()  # before a folder or a lock is made
+    check_open_files(len(runs))
     with contextlib.ExitStack() as locks:
         for run in sorted(runs, key=lambda run: run.path):  # in one order, so that two commands never hold half each
             locks.enter_context(run.locked())
@@ -318,8 +358,30 @@ def begin_runs(
         yield
 
 
-def _as_json(value: object) -> object:
-    return json.loads(json.dumps(value))  # tuples become lists, as they do in the file
+def _as_json(value: Json, path: Path) -> Json:
+    """Return an object as it is read from the file that it is written to: tuples become lists."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r} is not UTF-8, and {path} would have to hold it") from None
+
+
+def check_open_files(count: int) -> None:
+    """Refuse more locks than this process can hold, each an open file. The limit is raised as far as it may be."""
+    need = sum(1 for _ in Path("/dev/fd").glob("*")) + count + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or need <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and need > hard:
+        raise InputError(
+            f"{count} runs at a time need {need} open files, and this process may have {hard} (ulimit -n); take fewer seeds"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+
+
+def trainer_checkpoints(folder: Path) -> list[Path]:
+    """A Trainer's checkpoints, whole or not, by their number of updates."""
+    return [path for _, path in numbered(folder, _TRAINER_FOLDER)]
 
 
 def find_runs(root: str | Path) -> list[Run]:
@@ -344,8 +406,11 @@ def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
 
     rows: list[Json] = []
     for run in find_runs(root):
-        row: Json = {"path": str(run.path), "finished": False, "broken": None}
+        path = str(run.path).encode(errors="backslashreplace").decode()
+        row: Json = {"path": path, "finished": False, "broken": None}
         try:
+            if path != str(run.path):
+                raise InputError(f"{path} has a name that is not UTF-8; rename it")
             row["finished"] = run.finished
             row |= _scalars(run.config)
             for name, value in _scalars(run.result if run.finished else {}).items():
@@ -358,6 +423,10 @@ def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
 
 
 def _scalars(values: Json) -> Json:
-    """What fits a cell. Numbers that no column can hold are shown as text."""
+    """What fits a cell of a column that is not ours. Numbers that no column can hold are shown as text."""
     scalars = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
-    return {key: str(value) if type(value) is int and abs(value) >= 2**63 else value for key, value in scalars.items()}
+    return {
+        key: str(value) if type(value) is int and abs(value) >= 2**63 else value
+        for key, value in scalars.items()
+        if key not in _RESERVED
+    }

@@ -5,18 +5,36 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Required, TypedDict
 
 from filelock import FileLock
 
-from internalize.errors import InputError
 from internalize.intervals import mean_interval, wilson
-from internalize.storage.files import Json, present, read_json, write_json, writing
+from internalize.storage.files import Json, check_schema, present, read_json, write_json, writing
 from internalize.storage.runs import Run
 
 SOLVED: Final = 0.99
 """Share of right answers from which on a run counts as solved."""
 ROWS: Final = "rows.json"
+
+
+class Row(TypedDict, total=False):
+    """What a row of `rows.json` is about. Its study decides what else is there."""
+
+    of: Required[str]
+    n: Required[int]
+    k: Required[int]
+    optimizer: str
+    method: str
+    what: str
+    by: str
+    batch: int
+
+
+class RowsFile(TypedDict):
+    """What `rows.json` of `compare` holds."""
+
+    rows: list[Row]
 
 
 @dataclass(frozen=True)
@@ -84,10 +102,9 @@ def keep_rows(out: Path, rows: Sequence[Json]) -> None:
         out.mkdir(parents=True, exist_ok=True)
     own = {_subject(row) for row in rows}
     with writing(path), FileLock(out / f".{ROWS}.lock"):  # two comparisons may share a folder
-        try:
-            others = [row for row in read_json(path)["rows"] if _subject(row) not in own] if present(path) else []
-        except (KeyError, TypeError):
-            raise InputError(f"{path} is not of `internalize compare`; choose another --out") from None
+        found: Json = read_json(path) if present(path) else {"rows": []}
+        check_schema(found, RowsFile, f"{path} is not of `internalize compare`; choose another --out")
+        others: list[Json] = [row for row in found["rows"] if _subject(row) not in own]
         write_json(path, {"rows": [*others, *rows]})
 
 

@@ -17,23 +17,33 @@ import contextlib
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
+
+from msgspec import Meta, Struct, defstruct, to_builtins
 
 from internalize.environment import describe_environment
 from internalize.errors import InputError
 from internalize.storage.files import (
     Json,
+    check_schema,
+    check_version,
+    numbered,
     parse_json,
     present,
+    read_file,
     read_json,
-    reading,
+    refuse_links,
+    remove_litter,
+    stranger,
     write_atomically,
     write_json,
     writing,
 )
+from internalize.storage.parquet import read_tables
 from internalize.storage.runs import Run
 
 if TYPE_CHECKING:
@@ -43,13 +53,26 @@ VERSION: Final = 1
 STORE: Final = "sweep.json"
 """The file whose presence makes a folder a sweep's."""
 ROWS_A_PART: Final = 1000
+_INT64: Final = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _SECONDS_A_SYNC: Final = 1.0
 _TOGETHER: Final = "cells"
 """In a line of the journal: the rows that were added together."""
 _OWN_FILES: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
+_PART: Final = re.compile(r"part-([0-9]{6,})\.parquet")
+
+_NEEDED: Final = ("cell", "status")
+"""Columns that no row may leave empty."""
 
 Schema = Mapping[str, type]
-"""The columns in their order: bool, int, float or str each. Any of them may be empty."""
+"""The columns in their order: bool, int, float or str each."""
+Kind = Literal["train", "solve"]
+
+
+class StoreFile(TypedDict):
+    """What `sweep.json` holds."""
+
+    version: int
+    kind: Kind
 
 
 class CellStore:
@@ -61,8 +84,9 @@ class CellStore:
         schema: their columns, `cell` among them, which tells cells apart.
     """
 
-    def __init__(self, path: Path, kind: str, schema: Schema) -> None:
+    def __init__(self, path: Path, kind: Kind, schema: Schema) -> None:
         self.path, self.kind, self.schema = path, kind, schema
+        self._row = _row_schema(schema)
         self._rows: list[Json] = []
         self._known: set[str] = set()
         self._synced = 0.0
@@ -73,41 +97,31 @@ class CellStore:
         """All finished cells, each once, in the order in which they were finished."""
         import polars as pl
 
-        frames = [self._parts(), self._as_frame(self._journal())]
-        return pl.concat(frames, how="diagonal_relaxed").unique("cell", keep="first", maintain_order=True)
+        return pl.concat([self._parts(), self._as_frame(self._journal())]).unique(
+            "cell", keep="first", maintain_order=True
+        )
 
     def _parts(self) -> "pl.DataFrame":
-        import polars as pl
-
-        frames = [self._as_frame([])]
-        for part in self._part_files():
-            with reading(part):
-                content = part.read_bytes()
-            try:
-                frames.append(pl.read_parquet(content))
-            except pl.exceptions.PolarsError as error:
-                raise InputError(f"{part} is damaged: {error}") from None
-        return pl.concat(frames, how="diagonal_relaxed")
+        return read_tables(self._part_files(), self._as_frame([]).schema, _NEEDED)
 
     def _part_files(self) -> list[Path]:
-        return sorted((self.path / "cells").glob("part-*.parquet"))
+        folder = self.path / "cells"
+        for path in folder.glob("part-*.parquet"):
+            if not _PART.fullmatch(path.name):
+                raise InputError(f"{path} has not the name of a part, such as part-000000.parquet")
+        return [path for _, path in numbered(folder, _PART)]
 
     def _journal(self) -> list[Json]:
         """The rows of the lines that are whole."""
         path = self.path / "journal.jsonl"
         if not present(path):
             return []
-        with reading(path):
-            lines = path.read_bytes().split(b"\n")[:-1]
-        rows: list[Json] = []
-        for number, line in enumerate(lines, start=1):
-            for row in _rows_of(parse_json(line, path)):
-                wrong = [name for name, kind in self.schema.items() if not _fits(row.get(name), kind)]
-                if wrong or not isinstance(row.get("cell"), str):
-                    name = wrong[0] if wrong else "cell"
-                    raise InputError(f"{path} is damaged: in line {number}, {name} is {row.get(name)!r}")
-                rows.append(row)
-        return rows
+        rows: list[Struct] = []
+        for number, line in enumerate(read_file(path).split(b"\n")[:-1], start=1):
+            found = parse_json(line, path)
+            cells: Any = found.get(_TOGETHER, [found])
+            rows += check_schema(cells, list[self._row], f"{path} is damaged: line {number}")
+        return to_builtins(rows)
 
     def _as_frame(self, rows: Sequence[Json]) -> "pl.DataFrame":
         import polars as pl
@@ -125,9 +139,8 @@ class CellStore:
             self._check(resume=resume)
             with writing(self.path):
                 (self.path / "cells").mkdir(exist_ok=True)
-                for folder in (self.path, self.path / "cells"):
-                    for litter in folder.glob(".*.tmp"):  # of a writer that was killed
-                        litter.unlink(missing_ok=True)
+                remove_litter(self.path, _OWN_FILES.__contains__)
+                remove_litter(self.path / "cells", _PART.fullmatch)
             if not present(self.path / STORE):
                 write_json(self.path / "env.json", describe_environment())
                 write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
@@ -154,17 +167,16 @@ class CellStore:
             self._seal()
 
     def _check(self, *, resume: bool) -> None:
-        """Refuse a folder that cannot become this sweep's."""
+        """Refuse a folder that cannot become this sweep's, and links in it: what they lead to is not the sweep's."""
+        refuse_links(self.path, _OWN_FILES)
         if present(self.path / STORE):
             if (kind := kind_of(self.path)) != self.kind:
                 raise InputError(f"{self.path} holds a sweep of `{kind}`, not of `{self.kind}`; choose another --out")
             if not resume:
                 raise InputError(f"{self.path}: this sweep was begun already; add --resume, or choose another --out")
             return
-        with reading(self.path):
-            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        if stranger := next((name for name in names if name not in _OWN_FILES and not name.endswith(".tmp")), None):
-            raise InputError(f"{self.path} is not the folder of a sweep and holds {stranger!r}; choose another --out")
+        if name := stranger(self.path, _OWN_FILES):
+            raise InputError(f"{self.path} is not the folder of a sweep and holds {name!r}; choose another --out")
 
     def _recover(self) -> None:
         """Take up what a writer that was killed has left: a line that is not whole, rows that are in a part already."""
@@ -179,38 +191,28 @@ class CellStore:
             return
         content = io.BytesIO()
         self._as_frame(self._rows).write_parquet(content)
-        number = 1 + max((int(part.stem.removeprefix("part-")) for part in self._part_files()), default=-1)
+        number = 1 + max((number for number, _ in numbered(self.path / "cells", _PART)), default=-1)
         write_atomically(self.path / "cells" / f"part-{number:06d}.parquet", content.getvalue())
         write_atomically(self.path / "journal.jsonl", b"")
         self._rows = []
 
 
-def kind_of(path: Path) -> str:
+def kind_of(path: Path) -> Kind:
     """What the cells of a sweep are: train or solve."""
     if not present(path / STORE):
         raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json")
-    found = read_json(path / STORE)
-    if found.get("version") != VERSION:
-        raise InputError(
-            f"{path / 'sweep.json'} has version {found.get('version')!r}; this package reads version {VERSION}"
-        )
-    return str(found.get("kind"))
+    found = read_json(path / STORE, StoreFile)
+    check_version(found, VERSION, path / STORE)
+    return found["kind"]
 
 
-def _rows_of(line: Json) -> list[Json]:
-    """One cell, or several that were added together. What is none has nothing of one, and is found to be damaged."""
-    together: object = line.get(_TOGETHER)
-    if not isinstance(together, list):
-        return [line]
-    cells = cast("list[object]", together)
-    return [cast("Json", cell) if isinstance(cell, dict) else {} for cell in cells]
-
-
-def _fits(value: object, kind: type) -> bool:
-    """Whether a column can hold it. Any may be empty, and a whole number is as good a float."""
-    if type(value) is int:
-        return kind in (int, float) and abs(value) < 2**63
-    return value is None or type(value) is kind
+def _row_schema(schema: Schema) -> type[Struct]:
+    """The schema of a row in a line of the journal. A column that it lacks came later, and is empty."""
+    kinds: dict[type, Any] = {kind: kind for kind in schema.values()} | {int: _INT64}
+    fields = [
+        (name, kinds[kind]) if name in _NEEDED else (name, kinds[kind] | None, None) for name, kind in schema.items()
+    ]
+    return defstruct("Cell", fields, kw_only=True)
 
 
 def _lines(rows: Sequence[Json]) -> bytes:

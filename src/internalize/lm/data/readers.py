@@ -85,7 +85,7 @@ def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps:
         except (InputError, UnicodeEncodeError) as error:
             raise InputError(f"{path}: example {number} could not be read back: {error}") from None
         lines.append(line + b"\n")
-    write_atomically(path, b"".join(lines))
+    write_atomically(path.resolve() if path.is_symlink() else path, b"".join(lines))  # a link that the user named
 
 
 def text_line(example: Example) -> str:

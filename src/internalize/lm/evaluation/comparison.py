@@ -275,6 +275,7 @@ def compare(
     trained = {setting.folder: setting.options for setting in planned}
     # Seed by seed, so that whoever stops early has something of every method.
     todo = [LmJob(out, folder / f"seed-{seed}", o, seed, how) for seed in seeds for folder, o in trained.items()]
+    folders.refuse_links(todo)
     for job in todo:
         job.check(resume=resume)
     drop_first_stages(todo)

@@ -3,6 +3,7 @@ the weights of the last good stage where the schedule does.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from internalize.storage.files import (
     sealed,
     write_json,
 )
+from internalize.storage.runs import trainer_checkpoints
 
 PLACE: Final = "internalize.json"
 """In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
@@ -57,6 +59,9 @@ class RunHooks:
     """Asked after every update whether to save and stop."""
     keep_history: bool = True
     """Whether the Trainer's log may grow. One line per update makes checkpoints long."""
+    keep_checkpoints: int | None = None
+    """How many checkpoints stay, if older ones are to be removed. A Trainer that is told to remove them would also take a user's
+    folder for one."""
 
 
 class StageCallback(TrainerCallback):
@@ -214,6 +219,9 @@ class StageCallback(TrainerCallback):
             if self.hooks.on_first_stage and self._first_ended == state.global_step:
                 self.hooks.on_first_stage(folder, place)
             write_json(folder / PLACE, sealed(place))
+            if self.hooks.keep_checkpoints:
+                for old in whole_checkpoints(folder.parent)[: -self.hooks.keep_checkpoints]:
+                    shutil.rmtree(old, ignore_errors=True)
 
     # What they do
 
@@ -329,8 +337,7 @@ def read_place(checkpoint: Path) -> Json:
 
 def whole_checkpoints(folder: Path) -> list[Path]:
     """A Trainer's checkpoints that were written to their end, oldest first."""
-    found = {path.parent.name.removeprefix("checkpoint-"): path.parent for path in folder.glob(f"checkpoint-*/{PLACE}")}
-    return [found[step] for step in sorted(filter(str.isdecimal, found), key=int)]
+    return [path for path in trainer_checkpoints(folder) if (path / PLACE).exists()]
 
 
 def checkpoint_step(folder: Path) -> int:

@@ -13,7 +13,7 @@ from internalize.lm.data.readers import Say
 from internalize.lm.options import CurriculumOptions, LmModelOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
-from internalize.storage.files import file_digests, present, read_json, reading, write_json, writing
+from internalize.storage.files import file_digests, free_name, present, read_json, reading, write_json, writing
 
 PROMPT_FILE: Final = "internalize.json"
 """Beside a model's own files: how it was trained to be asked. transformers does not need it."""
@@ -289,6 +289,8 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> 
             raise InputError(f"cannot write {folder}: {error}") from error
         weights = file_digests(beside.glob("*.safetensors"))
         write_json(beside / PROMPT_FILE, {**asking.as_json(), "weights": weights})
+        if any(not (beside / path.name).exists() for path in folder.glob("*")):  # a user's own file in it
+            folder.rename(free_name(folder))
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)
 

@@ -27,7 +27,7 @@ from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.storage.files import Json, reading
-from internalize.storage.runs import Run, begin_runs
+from internalize.storage.runs import Run, begin_runs, trainer_checkpoints
 
 KIND = "lm-train"
 STAGES: Final = "stages"
@@ -126,6 +126,7 @@ def train(
             saved_place=lambda: {"metrics_bytes": _synced_size(run.path / "metrics.jsonl")} if run else {},
             interrupted=lambda: interrupt.requested,
             keep_history=False,
+            keep_checkpoints=2,
         )
         with _written_by_trainer(output):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -208,7 +209,6 @@ def _trainer(
         logging_steps=1,  # the mean over several would not survive a kill between two of them
         save_strategy="steps" if checkpoint_steps else "no",
         save_steps=checkpoint_steps or 500,
-        save_total_limit=2,  # the one before stays until the new one is whole
         report_to="none",
         disable_tqdm=True,
     )
@@ -245,7 +245,7 @@ def _last_checkpoint(run: Run, output: Path, first: bool, say: Callable[[str], N
                 raise InputError(f"{metrics} is damaged: it is shorter than when the checkpoint was made")
             run.metrics(size)  # refuses what is damaged, before anything is changed
         run.rewind_metrics(place, say)
-        for path in output.glob("checkpoint-*"):
+        for path in trainer_checkpoints(output):
             if path not in whole:
                 shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved
     if dist.is_initialized():

@@ -1,11 +1,10 @@
 """Finished training runs by their settings: runs of a group differ in the seed, and with it in the secret set, only."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from typing import Any
 
 from internalize.errors import InputError
 from internalize.parity.options import TrainOptions
+from internalize.storage.files import all_fields, check_schema
 from internalize.storage.runs import Run
 
 
@@ -45,12 +44,7 @@ def one_group(runs: Sequence[Run]) -> TrainOptions:
 def options_of(run: Run) -> TrainOptions:
     """The options that a training run was made with."""
     config = run.config
-    names = [field.name for field in fields(TrainOptions)]
-    missing = [name for name in (*names, "seed", "secret") if name not in config]
-    if missing:
-        raise InputError(f"{run.path / 'config.json'} has no {missing[0]!r}")
-    values: dict[str, Any] = {name: config[name] for name in names}
-    values["boundaries"] = tuple(values["boundaries"])
+    check_schema(config, all_fields(TrainOptions, seed=int, secret=list[int]), run.path / "config.json")
     if config["curriculum"] == "cot":
-        values["gates"] = TrainOptions.gates  # the file says what its one-layer model has
-    return TrainOptions(**values)
+        config["gates"] = TrainOptions.gates  # the file says what its one-layer model has
+    return check_schema(config, TrainOptions, run.path / "config.json")

@@ -10,8 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated, TypedDict
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from internalize.environment import check_memory
@@ -25,8 +27,45 @@ from internalize.parity.model.weights import check_dtype
 from internalize.parity.options import TrainOptions
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
-from internalize.storage.files import Json
-from internalize.storage.runs import Run, begin_runs
+from internalize.storage.files import Json, check_schema
+from internalize.storage.runs import Checkpoint, Run, begin_runs
+
+
+class Metrics(TypedDict):
+    """A line of `metrics.jsonl`."""
+
+    step: int
+    stage: int
+    samples: int
+    loss: float
+    level_accuracy: list[float]
+    accuracy: float
+    l2_error: float
+    max_error: float
+    child_attention: list[float]
+    seconds: float
+
+
+class Result(TypedDict):
+    """What `result.json` holds."""
+
+    seed: int
+    accuracy: float
+    l2_error: float
+    max_error: float
+    min_child_attention: float
+    steps: int
+    samples: int
+    seconds: float
+
+
+class TrainCheckpoint(Checkpoint):
+    """What a checkpoint says of the place in the training."""
+
+    stage: Annotated[int, Meta(ge=0)]
+    stage_step: Annotated[int, Meta(ge=0)]
+    seconds: float
+
 
 CHECKPOINT_SECONDS = 3.0
 _TOGETHER_BYTES = 512 * 2**20
@@ -160,16 +199,15 @@ def _restore(training: Training, runs: Sequence[Run], step: int, say: Callable[[
 
 def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor], state: Json) -> None:
     """Refuse a checkpoint that is not one of this training's: its place, and the shape and type of every tensor."""
-    stage, stage_step, options = state.get("stage"), state.get("stage_step"), training.options
+    found, options = check_schema(state, TrainCheckpoint, run.path / "checkpoint"), training.options
+    stage, stage_step, step = found["stage"], found["stage_step"], found["step"]
     place = (
-        type(stage) is int
-        and type(stage_step) is int
-        and 0 <= stage < len(training.stages)
-        and 0 <= stage_step <= state["step"] <= training.total
-        and (options.advance == "accuracy" or stage * options.steps + stage_step == state["step"])
+        stage < len(training.stages)
+        and stage_step <= step <= training.total
+        and (options.advance == "accuracy" or stage * options.steps + stage_step == step)
     )
-    if not (place and isinstance(state.get("seconds"), int | float) and run.metrics(state["metrics_bytes"])):
-        raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage!r}, step {stage_step!r} of it")
+    if not (place and run.metrics(found["metrics_bytes"], Metrics)):
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage}, step {stage_step} of it")
     wanted: dict[str, tuple[torch.Size, torch.dtype]] = {}
     for name, weight in training.weights(0).items():
         own = wanted[name] = weight.shape, training.dtype
@@ -182,18 +220,10 @@ def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor
 
 def check_finished(run: Run) -> None:
     """Refuse a finished training run whose files are damaged or do not belong together."""
-    result, metrics, weights = run.result, run.metrics(), run.weights()
-    numbers = ("accuracy", "l2_error", "max_error", "min_child_attention", "steps", "samples", "seconds")
-    if any(not isinstance(result.get(name), int | float) for name in numbers):
-        raise InputError(
-            f"{run.path / 'result.json'} is not the result of a training: it lacks one of {', '.join(numbers)}"
-        )
-    if not metrics or any(not isinstance(m.get("step"), int) or "loss" not in m for m in metrics):
-        raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: a line has no step or no loss")
-    if metrics[-1]["step"] != result["steps"]:
-        raise InputError(
-            f"{run.path / 'metrics.jsonl'} ends at step {metrics[-1]['step']}, the result at {result['steps']}"
-        )
+    result, metrics, weights = run.result_as(Result), run.metrics(schema=Metrics), run.weights()
+    ends = metrics[-1]["step"] if metrics else None
+    if ends != result["steps"]:
+        raise InputError(f"{run.path / 'metrics.jsonl'} ends at step {ends}, the result at {result['steps']}")
     options = options_of(run)
     wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options, [0])).items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}

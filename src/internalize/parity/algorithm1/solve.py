@@ -86,8 +86,8 @@ def samples_of(options: SolveOptions) -> int:
 
 
 @dataclass(frozen=True)
-class SolveResult:
-    """The keys of CONTRACT's ``solve``, why it failed if it did, and the weights in the form of the run."""
+class SolveOutcome:
+    """The keys of CONTRACT's ``solve``, and why it failed if it did."""
 
     exact_recovery: bool
     accuracy: float
@@ -101,8 +101,14 @@ class SolveResult:
     failed_stage: int | None
     stages: tuple[StageRecord, ...]
     reason: str | None
-    weights: tuple[Tensor, ...]
     idle_stages: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveResult(SolveOutcome):
+    """The outcome, and the weights in the form of the run."""
+
+    weights: tuple[Tensor, ...]
 
     @property
     def solved(self) -> bool:
@@ -113,13 +119,6 @@ class SolveResult:
         """Everything but the weights, in plain types."""
         found = {name: value for name, value in vars(self).items() if name != "weights"}
         return found | {"stages": [vars(stage) for stage in self.stages]}
-
-    @staticmethod
-    def from_json(found: dict[str, Any], weights: Sequence[Tensor]) -> "SolveResult":
-        """The result that ``to_json`` was called on."""
-        rest = {name: value for name, value in found.items() if name != "stages"}
-        stages = tuple(StageRecord(**stage) for stage in found["stages"])
-        return SolveResult(stages=stages, weights=tuple(weights), **rest)
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,42 @@ Under torch.distributed the first process keeps the folder and tells the others 
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Annotated, Final, TypedDict
 
 import torch
 import torch.distributed as dist
+from msgspec import Meta
 
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity.algorithm1.recovery import StageRecord
-from internalize.parity.algorithm1.solve import SolveResult, SolveState, samples_of, setting_of, solve
+from internalize.parity.algorithm1.solve import SolveOutcome, SolveResult, SolveState, samples_of, setting_of, solve
 from internalize.parity.algorithm1.weight_layouts import form_of, stages_of
 from internalize.parity.model.weights import Form, check_dtype, form_of_weights, read_weights, weight_shapes
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.tree import Levels, ParityTree
-from internalize.storage.files import Json
-from internalize.storage.runs import Run, begin_runs
+from internalize.storage.files import Json, check_schema
+from internalize.storage.runs import Checkpoint, Run, begin_runs
 
 _DTYPE: Final = "float64"
 """Of what is kept, whatever the gradients are computed in."""
+
+
+class SolveMetrics(TypedDict):
+    """What a line of `metrics.jsonl` holds besides the stage's record."""
+
+    step: int
+    samples: int
+    first_sample: Annotated[int, Meta(ge=0)]
+    stage_samples: Annotated[int, Meta(ge=1)]
+    seconds: float
+
+
+class SolveCheckpoint(Checkpoint):
+    """What a checkpoint says of the stages that are done."""
+
+    records: tuple[StageRecord, ...]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -151,14 +169,7 @@ def read_solved(run: Run) -> SolveResult:
     levels = Levels(config["n"], config["k"])
     check_dtype(weights, _DTYPE, run.path / "weights.safetensors")
     weights = read_weights(weights, levels, form_of_weights(weights), run.path)
-    numbers = ("accuracy", "l2_error", "max_error", "samples_per_stage", "steps", "seconds")
-    for name in numbers:
-        if not isinstance(run.result.get(name), int | float):
-            raise InputError(f"{run.path / 'result.json'} is not the result of a solve: its {name} is no number")
-    try:
-        return SolveResult.from_json(run.result, weights)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{run.path / 'result.json'} is not the result of a solve: {error}") from None
+    return SolveResult(**vars(run.result_as(SolveOutcome)), weights=tuple(weights))
 
 
 def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) -> SolveState | None:
@@ -169,17 +180,14 @@ def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) ->
     tensors, state = run.load_checkpoint(max(steps))
     check_dtype(tensors, _DTYPE, run.path / "checkpoint")
     weights = tuple(read_weights(tensors, tree.levels, form, run.path / "checkpoint"))
-    try:
-        records = tuple(StageRecord(**record) for record in state["records"])
-        begun = SolveState(weights, records, float(state["seconds"]), tensors["step"], (0, 0), torch.empty(0))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{run.path / 'checkpoint'} is not one of a solve: {error}") from None
-    if begun.step.shape not in {W.shape for W in weights}:
-        raise InputError(f"{run.path / 'checkpoint'} is damaged: its step has the shape {tuple(begun.step.shape)}")
-    if [record.stage for record in records] != list(range(1, state["step"] + 1)):
-        raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {state['step']}")
+    found = check_schema(state, SolveCheckpoint, run.path / "checkpoint")
+    records, step = found["records"], tensors.get("step")
+    if step is None or step.shape not in {W.shape for W in weights}:
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: its step is not of the shape of a layer")
+    if [record.stage for record in records] != list(range(1, found["step"] + 1)):
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {found['step']}")
     run.rewind_metrics(state)
-    return begun
+    return SolveState(weights, records, found["seconds"], step, (0, 0), torch.empty(0))
 
 
 def _from_the_first(

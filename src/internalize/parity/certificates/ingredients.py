@@ -10,16 +10,17 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from internalize.curriculum import Curriculum
+from internalize.curriculum import Curriculum, Method
 from internalize.errors import InputError
 from internalize.parity.algorithm1.solve import SolveState, setting_of, solve
+from internalize.parity.algorithm1.solve_runs import SolveMetrics
 from internalize.parity.algorithm1.weight_layouts import form_of, stages_of
 from internalize.parity.model.gates import named_gates
 from internalize.parity.model.link import get_link
@@ -28,10 +29,29 @@ from internalize.parity.model.weights import form_of_weights, read_weights, weig
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.stages import ParityStage, parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
-from internalize.storage.files import present
+from internalize.storage.files import check_schema, present
 from internalize.storage.runs import Run
 
 Ingredients = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What `config.json` says of a model, whoever wrote it. What it does not say is as in the paper."""
+
+    n: int
+    k: int
+    secret: tuple[int, ...]
+    pairing: tuple[int, ...] = ()
+    seed: int = 0
+    mask: str = "level"
+    gates: str = "paper"
+    link: str = "cosine"
+    supervised_tokens: str = "shown"
+    curriculum: Method = "log-icot"
+    chunk: int | None = 1
+    boundaries: tuple[int, ...] = ()
+
 
 _ONE_LAYER: Final = (
     "explicit CoT has one layer that reads its own chain; the statements are about the layers of Definition 3"
@@ -59,54 +79,46 @@ def ingredients_of_run(run: Run) -> Ingredients:
             raise
         # What an option's own check has said of its value.
         raise InputError(f"{run.path / 'config.json'}: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"{run.path / 'config.json'} or metrics.jsonl is not as the contract has it ({what})"
-        ) from None
 
 
 def _read(run: Run) -> Ingredients:
     config, where = run.config, run.path / "weights.safetensors"
-    kind = config.get("kind", "train")  # that of whoever made them, if they do not say
+    kind = config.get("kind", "train")
     if kind not in ("train", "solve"):
         raise InputError(
             f"{run.path} is a run of {kind}, which has no weights of the paper's model; take one of train or solve"
         )
     if not run.finished and not present(where):
         raise InputError(f"{run.path} is not finished, so it has no weights yet; --resume goes on with it")
-    secret = tuple(int(j) for j in config.get("secret", ()))
-    tree = ParityTree(int(config["n"]), secret, tuple(int(j) for j in config.get("pairing", ())))
-    if tree.k != config["k"]:
-        raise InputError(f"{run.path / 'config.json'}: k={config['k']}, but secret has {tree.k} positions")
-    tensors, levels, gates = run.weights(), tree.levels, str(config.get("gates", "paper"))
+    model = check_schema(config, ModelConfig, run.path / "config.json")
+    tree = ParityTree(model.n, model.secret, model.pairing)
+    if tree.k != model.k:
+        raise InputError(f"{run.path / 'config.json'}: k={model.k}, but secret has {tree.k} positions")
+    tensors, levels = run.weights(), tree.levels
     form = form_of_weights(tensors)
     if form == "cot":
         raise InputError(f"{where}: {_ONE_LAYER}")
     found: Ingredients = {"tree": tree, "weights": read_weights(tensors, levels, form, where)}
-    learned = [f"gate{layer + 1}" for layer in range(tree.L)] if gates == "learned" else []
+    learned = [f"gate{layer + 1}" for layer in range(tree.L)] if model.gates == "learned" else []
     for name in tensors:
         if name not in (*weight_shapes(levels, form), *learned):
             raise InputError(f"{where} has {name}: a learned part of the model that no statement speaks about")
-    if config.get("kind") == "solve":
-        known = {field.name for field in fields(SolveOptions)}
-        options = SolveOptions(**{name: value for name, value in config.items() if name in known})
-        ranges = tuple((int(line["first_sample"]), int(line["stage_samples"])) for line in run.metrics())
-        if any(first < 0 or count < 1 for first, count in ranges) or len(ranges) not in (0, len(stages_of(options))):
+    if kind == "solve":
+        options = check_schema(config, SolveOptions, run.path / "config.json")
+        ranges = tuple((line["first_sample"], line["stage_samples"]) for line in run.metrics(schema=SolveMetrics))
+        if len(ranges) not in (0, len(stages_of(options))):
             raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: it does not say which samples each stage used")
         history = _snapshots(run, levels, options)
         return found | {"history": history, "ranges": ranges} | _of_algorithm(options, tree)
-    schedule = Curriculum(
-        config.get("curriculum", "log-icot"), int(config.get("chunk", 1)), tuple(config.get("boundaries", ()))
-    )
+    schedule = Curriculum(model.curriculum, 1 if model.chunk is None else model.chunk, model.boundaries)
     stages = parity_stages(levels, schedule)
-    if config.get("supervised_tokens") == "hidden":
+    if model.supervised_tokens == "hidden":
         stages = tuple(_hiding(stage, levels) for stage in stages)
     return found | {
-        "link": get_link(str(config.get("link", "cosine"))),
-        "seed": int(config.get("seed", 0)),
-        "visible": named_mask(str(config.get("mask", "level")), levels),
-        "gates": _learned(tensors, learned, levels, where) if learned else named_gates(gates, levels),
+        "link": get_link(model.link),
+        "seed": model.seed,
+        "visible": named_mask(model.mask, levels),
+        "gates": _learned(tensors, learned, levels, where) if learned else named_gates(model.gates, levels),
         "stages": stages,
         "curriculum": schedule.method,
     }

@@ -23,8 +23,8 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 from internalize.errors import InputError
 from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.storage.sweep_store import Kind
 
-Kind = Literal["train", "solve"]
 Options = TrainOptions | SolveOptions
 KINDS: Final[dict[Kind, type[TrainOptions] | type[SolveOptions]]] = {"train": TrainOptions, "solve": SolveOptions}
 MAX_SETTINGS: Final = 1_000_000

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypedDict, get_origin
 
+from internalize.certificate import Certificate
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import ReportProgress, torch_threads
@@ -168,6 +169,12 @@ def _solve(options: SolveOptions, run: Run, done: int, report: ReportProgress, *
         solve_kept(options, run, resume=True, snapshots=snapshots, on_stage=on_stage)
 
 
+class Certified(TypedDict):
+    """The result of `certify`."""
+
+    certificates: list[Certificate]
+
+
 @dataclass(frozen=True)
 class CertifyJob(KeptJob):
     """The certificates of a finished run, kept in a folder of their own."""
@@ -179,8 +186,8 @@ class CertifyJob(KeptJob):
         """Certificates are what they are, whoever asks again; but they must be of this run, and whole."""
         kept = self.runs[0]
         kept.check("certify", {"run": str(self.subject)}, resume=True)
-        if kept.finished and not isinstance(kept.result.get("certificates"), list):
-            raise InputError(f"{kept.path / 'result.json'} has no list of certificates")
+        if kept.finished:
+            kept.result_as(Certified)
 
     def run(self, report: ReportProgress) -> None:
         """Check every statement."""
@@ -190,6 +197,20 @@ class CertifyJob(KeptJob):
         with torch_threads(1), begin_runs([kept], "certify", [{"run": str(self.subject)}], resume=True):
             certificates = certify(World.of_run(Run.open(self.out / self.subject)))
             kept.finish({"certificates": [certificate.to_json() for certificate in certificates]})
+
+
+class SuccessPoint(TypedDict):
+    """How many seeds were solved at one number of samples."""
+
+    samples: int
+    seeds: int
+    successes: int
+
+
+class SuccessResult(TypedDict):
+    """The result of a `SuccessJob`."""
+
+    points: list[SuccessPoint]
 
 
 @dataclass(frozen=True)
@@ -216,9 +237,8 @@ class SuccessJob(KeptJob):
         kept = self.runs[0]
         kept.check("success", self.config, resume=resume)
         if kept.finished:
-            points = kept.result.get("points")
-            listed = cast(list[Any], points) if isinstance(points, list) else []
-            if [point.get("samples") for point in listed if isinstance(point, dict)] != [*self.samples]:
+            points = kept.result_as(SuccessResult)["points"]
+            if [point["samples"] for point in points] != [*self.samples]:
                 raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
 
     def run(self, report: ReportProgress) -> None:

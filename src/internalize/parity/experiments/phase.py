@@ -27,11 +27,13 @@ _AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "pap
 def read_cells(out: Path) -> pl.DataFrame:
     """The cells of a sweep as a frame, with `success`: every layer recovered, or 99 % of the answers right."""
     kind = kind_of(out)
-    if kind not in ("train", "solve"):
-        raise InputError(f"{out} holds a sweep of {kind!r}, which is neither train nor solve")
-    frame = CellStore(out, kind, cell_schema(kind)).frame()
     success = pl.col("exact_recovery") if kind == "solve" else pl.col("accuracy") >= SOLVED
-    return frame.with_columns(success.alias("success"))
+    cells = CellStore(out, kind, cell_schema(kind)).frame().with_columns(success.alias("success"))
+    if cells.filter(pl.col("success").is_null() & (pl.col("status") == "done")).height:
+        raise InputError(f"{out} is damaged: a finished cell has no result")
+    if kind == "solve" and cells.filter(pl.col("samples") < 1).height:
+        raise InputError(f"{out} is damaged: a cell has less than one sample")
+    return cells
 
 
 def keep_where(cells: pl.DataFrame, conditions: Sequence[str]) -> pl.DataFrame:
@@ -144,4 +146,6 @@ def _predicted(runs: pl.DataFrame) -> int | None:
     settings = runs.select(*names, *_AS_PREDICTED).unique().to_dicts()
     if len(settings) > 1 or any(settings[0].pop(name) != value for name, value in _AS_PREDICTED.items()):
         return None
-    return None if settings[0]["grid"] == "none" else Setting(**settings[0]).samples_for(0.5)
+    if settings[0]["grid"] == "none" or any(value is None for name, value in settings[0].items() if name != "K"):
+        return None
+    return Setting(**settings[0]).samples_for(0.5)

@@ -15,7 +15,7 @@ from internalize.parallel.runner import Runner
 from internalize.parity.experiments.grid import Options
 from internalize.parity.experiments.jobs import SEEDS_PER_BATCH, CellJob, cell_schema
 from internalize.storage.files import Json
-from internalize.storage.sweep_store import CellStore
+from internalize.storage.sweep_store import CellStore, Kind
 
 
 def sweep(
@@ -41,7 +41,7 @@ def sweep(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with every finished cell in the store.
     """
-    kinds = {CellJob(setting, (0,)).kind for setting in settings}
+    kinds: set[Kind] = {CellJob(setting, (0,)).kind for setting in settings}
     if len(kinds) != 1:
         raise InputError(f"{len(settings)} settings of {len(kinds)} kinds; a sweep has settings of one, train or solve")
     (kind,) = kinds

@@ -1,0 +1,196 @@
+"""Files and folders that somebody sent: nothing in them ends in a traceback, reaches the terminal, or hides the others."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from internalize import InputError
+from internalize.commands import cli
+from internalize.parity.adamw.train import train
+from internalize.parity.options import TrainOptions
+from internalize.storage.files import load_tensors
+from internalize.storage.runs import Run, list_runs
+from tests.faults.harness import ask, complaints
+from tests.lm_runs import words as command_line
+
+TINY = TrainOptions(n=4, k=2, steps=2, eval_samples=50)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    run = Run(tmp_path / "runs" / "one")
+    train(TINY, [0], [run])
+    return run
+
+
+def test_a_folder_whose_name_is_not_utf8_does_not_hide_the_others(run: Run, capsys: pytest.CaptureFixture[str]):
+    shutil.copytree(run.path, run.path.parent / os.fsdecode(b"caf\xe9"))
+    frame = list_runs(run.path.parent)
+    assert frame.filter(pl.col("broken").is_null())["path"].to_list() == [str(run.path)]
+    for argv in (["runs", str(run.path.parent)], ["runs", str(run.path.parent), "--json"]):
+        assert cli.main(argv) == 0
+        said = capsys.readouterr()
+        assert said.err == f"internalize: {run.path.parent}/caf\\udce9 has a name that is not UTF-8; rename it\n"
+        assert str(run.path) in said.out
+        said.out.encode()
+    assert len(json.loads(said.out)["runs"]) == 2
+
+
+@pytest.mark.parametrize("value", [r"\ud800", r"a\udfffb", r"\ud83d"])
+def test_a_lone_surrogate_does_not_hide_the_others(run: Run, value: str, capsys: pytest.CaptureFixture[str]):
+    bad = run.path.parent / "two"
+    shutil.copytree(run.path, bad)
+    for name in ("config.json", "result.json"):
+        whole = (bad / name).read_text()
+        (bad / name).write_text(whole.replace("{", f'{{"dtype": "{value}", "{value}": 1, ', 1))
+        assert cli.main(["runs", str(run.path.parent)]) == 0
+        said = capsys.readouterr()
+        assert str(run.path) in said.out
+        assert f"{bad / name} is not JSON" in said.err
+        (bad / name).write_text(whole)
+
+
+def test_a_config_can_neither_reach_the_terminal_nor_pass_for_another_run(run: Run, capsys: pytest.CaptureFixture[str]):
+    """Codes that a terminal acts on are shown as text, and three columns are never filled from a file."""
+    escape = run.path.parent / "a\x1b[2J\nb"
+    shutil.copytree(run.path, escape)
+    for name in ("config.json", "result.json"):
+        found = json.loads((escape / name).read_text())
+        found |= {
+            "path": "/spoofed",
+            "finished": False,
+            "broken": "spoofed",
+            "curriculum": "x\x1b]0;owned\x07\r\u202ey",
+        }
+        (escape / name).write_text(json.dumps(found))
+    frame = list_runs(run.path.parent)
+    assert set(frame["path"]) == {str(run.path), str(escape)}
+    assert frame["finished"].all()
+    assert frame["broken"].null_count() == 2
+    (escape / "metrics.jsonl").unlink()
+    assert cli.main(["runs", str(run.path.parent)]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 3
+    assert (said.out + said.err).replace("\n", "").isprintable()
+    assert "x\\x1b]0;owned\\x07\\r\\u202ey" in said.out
+    (escape / "config.json").write_text("{")
+    assert cli.main(["runs", str(run.path.parent)]) == 0
+    assert capsys.readouterr().err.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "lm train --steps 1 --data BAD",
+        "lm train --steps 1 --data parity:n=4,k=2 --validation BAD",
+        "lm eval --model BAD",
+        "lm plan --data BAD",
+        "certify --run BAD",
+        "certify --run BAD --json",
+        "train --out BAD",
+        "compare --out BAD",
+        "sweep show BAD",
+        "runs BAD",
+    ],
+)
+def test_a_path_that_is_not_utf8_is_refused(line: str, run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(run.path.parent)
+    bad = os.fsdecode(b"caf\xe9")
+    shutil.copytree(run.path, bad)
+    argv = [bad if word == "BAD" else word for word in line.split()]
+    for more in ([], [] if "--out" in argv else ["--out", "kept"]):
+        answer = ask(argv + more)
+        assert answer.status == 2, answer
+        assert complaints(argv + more, answer) == []
+    assert not Path("kept").exists()
+
+
+def test_an_option_that_no_file_could_hold_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="is not UTF-8, and .*config.json would have to hold it"):
+        Run(tmp_path / "new").check("certify", {"run": os.fsdecode(b"caf\xe9")}, resume=False)
+
+
+def _safetensors(dtype: str, shape: list[int], size: int, **more: object) -> bytes:
+    """A safetensors file with one tensor of zeros."""
+    header = {"W1": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}, **more}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(size)
+
+
+def test_safetensors_of_others(tmp_path: Path):
+    path = tmp_path / "weights.safetensors"
+    for metadata in (None, {}, {"format": "pt"}):
+        path.write_bytes(_safetensors("F32", [2], 8, __metadata__=metadata))
+        assert load_tensors(path)["W1"].tolist() == [0, 0]
+    exotic = {
+        "F8_E4M3": 2,
+        "F8_E5M2": 2,
+        "F8_E8M0": 2,
+        "F8_E4M3FNUZ": 2,
+        "F4": 1,
+        "C64": 16,
+        "U16": 4,
+        "U64": 16,
+        "BOOL": 2,
+    }
+    for dtype, size in exotic.items():
+        path.write_bytes(_safetensors(dtype, [2], size))
+        with pytest.raises(InputError, match=f"weights.safetensors: W1: dtype: invalid enum value '{dtype}'"):
+            load_tensors(path)
+    for shape in ([2**63, 0], [0] * 65, [1] * 65):
+        path.write_bytes(_safetensors("F32", shape, 4 * math.prod(shape)))
+        with pytest.raises(InputError, match="weights.safetensors: W1: shape"):
+            load_tensors(path)
+    for content in (
+        b"",
+        b"\xff" * 8,
+        b"\xff" * 8 + b"{}",
+        _safetensors("F32", [2], 8, W2={}),
+        _safetensors("F32", [3], 8),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="weights.safetensors"):
+            load_tensors(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "weights.safetensors"])
+def test_a_pipe_or_a_file_without_end_is_refused(run: Run, name: str):
+    argv = [*command_line(TINY, run.path), "--resume"]
+    path = run.path / name
+    for make in (os.mkfifo, _without_end):
+        path.unlink()
+        make(path)
+        answer = ask(argv)
+        assert answer.status == 2
+        assert complaints(argv, answer, name) == []
+
+
+def _without_end(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**43)
+
+
+@pytest.mark.parametrize(("soft", "hard", "status"), [(60, 150, 2), (60, 1024, 0)])
+def test_more_runs_than_open_files(tmp_path: Path, soft: int, hard: int, status: int):
+    """Refused with the number and the limit before a folder is made, or done once the limit is raised as far as it may be."""
+    argv = command_line(replace(TINY, steps=0), tmp_path / "runs", "--seeds", "0:200")
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+    code += f"import sys; from internalize.commands.cli import main; sys.exit(main({argv}))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stderr
+    if status == 0:
+        assert len(list_runs(tmp_path / "runs", finished=True)) == 200
+    else:
+        assert re.fullmatch(
+            r"internalize: 200 runs at a time need 2\d\d open files, and this process may have 150 .*\n", ended.stderr
+        )
+        assert not (tmp_path / "runs").exists()
