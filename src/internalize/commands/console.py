@@ -79,7 +79,10 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note:
         if row.get(note):
             lines.append(
                 textwrap.fill(
-                    printable(str(row[note])), max(40, terminal_columns()), initial_indent="    ", subsequent_indent="    "
+                    printable(str(row[note])),
+                    max(40, terminal_columns()),
+                    initial_indent="    ",
+                    subsequent_indent="    ",
                 )
             )
     print_text("\n".join(lines))
