@@ -65,7 +65,7 @@ def test_there_are_blocks_and_commands_to_check():
         assert len(python_blocks(page)) == markdown.count("```python"), page
         typed = re.findall(r"^(?: {4})?internalize ", markdown, re.MULTILINE)
         assert len(commands(markdown)) >= len(typed), page
-    assert len(BLOCKS) > 15
+    assert len(BLOCKS) > 10
     assert len(COMMANDS) > 60
 
 

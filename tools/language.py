@@ -227,10 +227,9 @@ def certified() -> list[Row]:
 
 
 def language_tables() -> Tables:
-    """The tables of `lm compare`; that of parity is in the README as well."""
+    """Return the tables of `lm compare`, by their names on the pages."""
     found: Tables = {name: (own, rows_of(name)) for name, own in LANGUAGE.items()}
     found["lm-stalls"] = (STALLS, by_setting(rows_of("lm-stalls")))
-    found["lm-parity-summary"] = (columns.LANGUAGE, rows_of("lm-scattered"))
     found["lm-ruler"] = (RULER, ruler())
     found["lm-not-worse"] = (NOT_WORSE, not_worse())
     found["lm-went-back"] = (WENT_BACK, runs_that_went_back())

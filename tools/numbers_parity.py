@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from tests import mutants as broken
 from tests.faults import harness, large_sweep, number_edges
-from tools.install import TORCH
 from tools.results import stored
 
 from internalize.bench import ratios
@@ -41,10 +40,6 @@ def _compared(*wanted: str, **values: object) -> list[Row]:
 def paper() -> Any:
     """What `internalize paper` is run with."""
     return PAPER
-
-
-def torch_pinned() -> str:
-    return TORCH.removeprefix("torch==")
 
 
 def mutants() -> int:

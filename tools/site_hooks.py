@@ -35,8 +35,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
     """Add the pages from the root, their links as seen from docs/."""
     for page, source in FROM_ROOT.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=re.sub(r"(?<=\]\()docs/", "", text)))
+        text = re.sub(r"(?<=\]\()docs/", "", (ROOT / source).read_text(encoding="utf-8"))
+        for other, name in FROM_ROOT.items():
+            text = text.replace(f"]({name}", f"]({other}")
+        files.append(File.generated(config, page, content=text))
     return files
 
 
