@@ -2,10 +2,12 @@
 
 import itertools
 import math
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from numpy.polynomial import Polynomial
 from torch import Tensor
 
 from internalize import Curriculum
@@ -24,7 +26,14 @@ from internalize.parity import (
 )
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.transformer import set_weights
-from internalize.parity.theory.population import KeyClass, cosine_gradient, key_classes, population, stage_gradient
+from internalize.parity.theory.population import (
+    KeyClass,
+    _characteristic,
+    _laws,
+    key_classes,
+    population,
+    stage_gradient,
+)
 
 LINKS = [COSINE, QUARTIC]
 SMALL = [(n, k) for n in range(2, 13) for k in (2, 4, 8) if k <= n]
@@ -111,12 +120,15 @@ def test_shared_part_is_the_mean_over_both_labels(link: Link):
 
 
 @pytest.mark.parametrize(("n", "k"), [*SMALL, (30, 16), (64, 64), (100, 2), (129, 64), (1024, 256)])
-def test_two_derivations(n: int, k: int):
-    levels = Levels(n, k)
+def test_laws_by_polynomials(n: int, k: int):
+    """A second derivation, without Fourier sums: a bit's law is (x + 1)/2, x counting the +1, and (x − 1)/2 times its value."""
+    levels, even, odd = Levels(n, k), Polynomial([0.5, 0.5]), Polynomial([-0.5, 0.5])
     for stage in range(levels.L):
-        lattice, closed = stage_gradient(levels, stage, COSINE), cosine_gradient(levels, stage)
-        for name in ("mean", "variance", "third", "shared", "sibling"):
-            np.testing.assert_allclose(getattr(lattice, name), getattr(closed, name), rtol=0, atol=1e-15)
+        one, m, by_class = _characteristic(levels, stage, cast(Any, even), cast(Any, odd))
+        laws = [cast(Any, law).coef for law in (one, m, *itertools.chain(*by_class))]
+        wanted = [np.pad(law, (0, levels.level_end[stage] + 1 - len(law))) for law in laws]
+        one, m, by_class = _laws(levels, stage)
+        np.testing.assert_allclose([one, m, *itertools.chain(*by_class)], wanted, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
