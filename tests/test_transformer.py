@@ -30,7 +30,9 @@ from internalize.parity import (
     stage_loss,
 )
 from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.certificates import World, certify
 from internalize.parity.model.cot import chain_passes
+from internalize.parity.model.metrics import layer_attention
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.model.weights import full_weights
 from tests.strategies import randomised, seeds, trees
@@ -134,57 +136,14 @@ def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int
 
 
 @settings(max_examples=30)
-@given(trees(), links, methods, seeds)
-def test_lemma_gated_connection_propagation(tree: ParityTree, link: Link, method, seed: int):
-    """On the literal stream: block ℓ+1 after layer ℓ is the embedding before the writing layer, φ(ẑ) from it on."""
-    model = random_level_model(tree, link, seed)
-    reference = LiteralTransformer(tree.levels, link)
-    for stage in parity_stages(tree.levels, Curriculum(method)):
-        D = stage_input(sample(tree, seed, 3), stage)
-        streams = reference.streams(leaves(model), D)
-        states = [X[tree.T + 3 * layer : tree.T + 3 * (layer + 1)] for layer, X in enumerate(streams)]
-        for beta in range(tree.T):
-            written_at = tree.levels.level_of(beta)
-            for layer, state in enumerate(states):
-                if written_at == 0 or layer < written_at:
-                    close(state[:, beta], D[:, beta])
-                else:
-                    keys = tree.levels.level_end[written_at - 1]
-                    z = states[written_at - 1][:, :keys] @ model.attention_of(beta)
-                    close(state[:, beta], link(z))
-
-
-@settings(max_examples=10)
-@given(trees(max_k=4, spare=2), links, seeds)
-def test_corollary_frozen_derivative(tree: ParityTree, link: Link, seed: int):
-    """On the literal stream: ∂x^(ℓ)_{β,[ℓ+1]}/∂w^(ℓ′) is 0 unless β is written by a layer from ℓ′ up to ℓ; then it is
-    the derivative at the writing layer.
-    """
-    model = random_level_model(tree, link, seed)
-    reference = LiteralTransformer(tree.levels, link)
-    # Any data will do. Real numbers, because two bits of one sign have no derivative: their mean is either of them.
-    D = torch.rand(2, tree.T, dtype=torch.float64, generator=torch.Generator().manual_seed(seed % 2**32)) * 2 - 1
-    W = leaves(model)
-    states = [X[tree.T + 2 * layer : tree.T + 2 * (layer + 1)] for layer, X in enumerate(reference.streams(W, D))]
-    moved = 0
-    for beta in range(tree.T):
-        written_at = tree.levels.level_of(beta)
-        for layer, state in enumerate(states):
-            gradients = derivatives(state[:, beta].sum(), W)
-            for prime, gradient in enumerate(gradients, start=1):
-                if written_at >= 1 and layer >= written_at and prime <= written_at:
-                    at_writing = derivatives(states[written_at][:, beta].sum(), W)[prime - 1]
-                    close(gradient, at_writing)
-                    moved += bool(gradient.any())
-                else:
-                    assert not gradient.any()
-    assert moved > 0
-
-
-def derivatives(value: Tensor, W: list[Tensor]) -> list[Tensor]:
-    if not value.requires_grad:
-        return [torch.zeros_like(w) for w in W]
-    return list(torch.autograd.grad(value, W, retain_graph=True, allow_unused=True, materialize_grads=True))
+@given(trees(), links, seeds)
+def test_lemma_and_corollary(tree: ParityTree, link: Link, seed: int):
+    """Gated connection propagation and frozen derivatives hold in the certificates' world, whose stream is the literal one."""
+    weights = random_level_model(tree, link, seed).parameters()
+    world, D = World.of_weights(tree, list(weights), link, seed), sample(tree, seed)
+    for X, blocks in zip(LiteralTransformer(tree.levels, link).streams(world.full(), D), world.streams(D), strict=True):
+        close(X[tree.T :], blocks.flatten(0, 1))
+    assert [c.verdict for c in certify(world, ["propagation", "frozen-derivative"])] == ["holds", "holds"]
 
 
 @settings(max_examples=30)
@@ -223,7 +182,8 @@ def test_children_give_the_parity(tree: ParityTree):
     torch.testing.assert_close(written.generate(bits), truth)
     for m in range(tree.n, tree.T):
         for model in (hidden, written):
-            attention = model.attention_of(m)
+            layer = tree.levels.level_of(m) - 1
+            attention = layer_attention(model, layer)[:, m - tree.levels.level_end[layer]]
             assert attention[list(tree.children(m))].tolist() == pytest.approx([0.5, 0.5])
 
 
@@ -260,7 +220,6 @@ def test_gates_are_part_of_the_module():
         (lambda: CoTTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
         (lambda: LiteralTransformer(Levels(300_000, 2)), "n=300000, k=2, B=1"),
         (lambda: LevelTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
-        (lambda: CoTTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
         (lambda: named_mask("none", Levels(8, 4)), "mask 'none'"),
         (lambda: named_gates("open", Levels(8, 4)), "gates 'open'"),
         (
