@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize.parity import ParityTree, get_link, solve
+from internalize.parity import ParityTree, get_link
 from internalize.parity.algorithm1 import counting as engine
 from internalize.parity.algorithm1.counting import counted_gradient, counting_bound, gradient_to_round
 from internalize.parity.algorithm1.recovery import off_child_share, recovered_weights
 from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
-from internalize.parity.options import SolveOptions
 from internalize.parity.theory.freezing import off_child_mass
 
 COSINE = get_link("cosine")
@@ -98,14 +97,3 @@ def test_bound_has_the_stated_size():
     assert bounds[0] < 1e-6 * COSINE.c / ends[8] ** 2
     assert bounds[0] < 1e-3 * bounds[1]
     assert math.isfinite(bounds[1])
-
-
-@pytest.mark.parametrize("curriculum", ["log-icot", "icot"])
-def test_solve_is_the_same_in_both_precisions(curriculum: str):
-    """float32 counts, float64 multiplies: one set of weights, and records that agree."""
-    options = SolveOptions(n=64, k=16, seed=3, curriculum=curriculum, test_samples=500)  # pyright: ignore[reportArgumentType]
-    results = [solve(replace(options, dtype=dtype)) for dtype in ("float32", "float64")]
-    assert results[0].exact_recovery
-    torch.testing.assert_close(results[0].weights, results[1].weights, rtol=0, atol=0)
-    for one, other in zip(*(result.stages for result in results), strict=True):
-        assert one.margin == pytest.approx(other.margin, abs=1e-7)
