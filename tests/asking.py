@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ def call(words: str, status: int = 0) -> Said:
     """Run a command, given as a line without its program, that must end with this status."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        found = cli.main(words.split())
+        found = cli.main(shlex.split(words))
     assert found == status, (words, err.getvalue())
     return Said(out.getvalue(), err.getvalue())
 

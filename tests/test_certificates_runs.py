@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from internalize import InputError
-from internalize.commands import cli
 from internalize.parity import ParityTree, paper_gates
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.algorithm1.solve import solve
@@ -15,6 +14,7 @@ from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.certificates import STATEMENTS, Certificate, World, certify
 from internalize.parity.options import SolveOptions
 from internalize.storage.runs import Run, begin_runs
+from tests.asking import call, refused
 
 TREE = ParityTree.draw(8, 4, 0)
 QUICK = [name for name in STATEMENTS if name not in ("barrier", "theorem-probability")]
@@ -49,7 +49,7 @@ def test_open_gates_are_told_what_they_do(tmp_path: Path, zero: bool):
     inputs = next(certificate for certificate in found if certificate.statement == "kept-inputs")
     assert "of −1 on average" in (inputs.reason or "")
     assert verdicts(found, "holds") >= {"mask", "softmax", "link", "curriculum", "loss"}
-    assert cli.main(["certify", "--run", str(run.path), "--only", "kept-inputs"]) == 1
+    call(f"certify --run {run.path} --only kept-inputs", 1)
 
 
 def test_block_form_with_the_papers_gates_is_the_papers_model(tmp_path: Path):
@@ -77,11 +77,10 @@ def test_learned_gates_are_those_of_the_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["value1", "read1", "mlp1_offset", "gate_state1", "gate1"])
-def test_other_learned_parts_are_refused(tmp_path: Path, name: str, capsys):
+def test_other_learned_parts_are_refused(tmp_path: Path, name: str):
     run = kept(tmp_path / "run", recovered() | {name: torch.zeros(3)})
-    assert cli.main(["certify", "--run", str(run.path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"has {name}: a learned part of the model that no statement speaks about" in line
+    words = f"has {name}: a learned part of the model that no statement speaks about"
+    refused(f"certify --run {run.path}", words)
 
 
 def test_explicit_cot_is_refused(tmp_path: Path):

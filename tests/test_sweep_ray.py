@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from internalize.commands import cli
 from internalize.errors import InputError
 from internalize.parallel import cluster
 from internalize.parallel.interrupt import Interrupted
@@ -17,6 +16,7 @@ from internalize.parallel.runner import Runner
 from internalize.parity.experiments.grid import Kind, parse_grid
 from internalize.parity.experiments.phase import read_cells
 from internalize.parity.experiments.sweep import sweep
+from tests.asking import refused
 from tests.test_sweep import GRID, TRAINED, rows, run
 
 
@@ -61,19 +61,17 @@ def test_interrupted_and_resumed(tmp_path: Path, address: str):
     assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12
 
 
-def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'internalize\[ray\]'"):
         cluster.load_ray()
-    assert cli.main(["sweep", "solve", *GRID, "--on", "ray", "--out", str(tmp_path / "new")]) == 2
-    assert "needs Ray, which is not installed" in capsys.readouterr().err
+    refused(f"sweep solve --on ray --out {tmp_path / 'new'}", "needs Ray, which is not installed")
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:one", "127.0.0.1:99999"])
-def test_nobody_at_the_address(tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]):
+def test_nobody_at_the_address(tmp_path: Path, address: str):
     pytest.importorskip("ray")
-    argv = ["sweep", "solve", *GRID, "--on", "ray", "--address", address, "--out", str(tmp_path / "new")]
-    assert cli.main(argv) == 2
-    assert f"address={address!r} is not a Ray cluster that can be reached" in capsys.readouterr().err
+    words = f"address={address!r} is not a Ray cluster that can be reached"
+    refused(f"sweep solve --on ray --address {address} --out {tmp_path / 'new'}", words)
     assert not (tmp_path / "new").exists()
