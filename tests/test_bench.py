@@ -180,13 +180,11 @@ def test_interrupted_and_resumed(tmp_path: Path):
 
 
 def test_goals():
-    at_least, at_most, free = (
-        Measurement("x", "", lambda number: {}, goal, upper)
-        for goal, upper in ((5.0, False), (1.0, True), (None, True))
-    )
-    assert [at_least.met(v) for v in (4.9, 5.0)] == [False, True]
-    assert [at_most.met(v) for v in (1.0, 1.1)] == [True, False]
-    assert free.met(3.0) is None
+    for goal, at_most, value, met in (
+        *((5.0, False, 4.9, False), (5.0, False, 5.0, True), (1.0, True, 1.0, True), (1.0, True, 1.1, False)),
+        (None, True, 3.0, None),
+    ):
+        assert Measurement("x", "", lambda number: {}, goal, at_most).met(value) is met
 
 
 def test_only():

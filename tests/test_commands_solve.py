@@ -108,7 +108,7 @@ def test_damaged_checkpoints_and_results_of_a_solve_are_named(tmp_path: Path):
 def test_torchrun_with_two_processes_is_one_process(tmp_path: Path):
     """The real launcher: the first process keeps the folder and prints, and the weights are those of one process."""
     two, one = Run(tmp_path / "two"), Run(tmp_path / "one")
-    command = "-m torch.distributed.run --standalone --nproc-per-node 2 -m internalize --".split()
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "internalize", "--"]
     command += f"{SMALL} --threads 1 --json --out {two.path}".split()
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, check=False, timeout=300)
