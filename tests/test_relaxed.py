@@ -259,7 +259,6 @@ def test_what_can_be_trained(changes: dict[str, Any], solved: bool, tmp_path: Pa
         (lambda: TrainOptions(gate_bias=float("nan")), "gate_bias=nan is outside"),
         (lambda: TrainOptions(gate_penalty=-1), "gate_penalty=-1"),
         (lambda: TrainOptions(threshold=0), "threshold=0"),
-        (lambda: train(TrainOptions(link="sine")), "sine"),
     ],
 )
 def test_mistakes_are_named(make, words: str):

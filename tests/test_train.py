@@ -248,18 +248,12 @@ def test_a_rate_that_explodes_is_named():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: TrainOptions(steps=-1), "steps=-1"),
         (lambda: TrainOptions(batch=0), "batch=0 must be at least 1"),
-        (lambda: TrainOptions(lr=float("nan")), "lr=nan"),
         (lambda: TrainOptions(weight_decay=float("inf")), "weight_decay=inf"),
         (lambda: TrainOptions(curriculum="linear"), "'linear'"),  # type: ignore[arg-type]
-        (lambda: train(TrainOptions(n=8, k=16)), "n=8 is less than k=16"),
         (lambda: train(SMALL, [0, 1], [Run(Path("a"))]), "1 run folders for 2 seeds"),
         (lambda: parse_seeds("a"), "seeds='a'"),
         (lambda: parse_seeds("3:3"), "at least one seed"),
-        (lambda: parse_seeds("1,1"), "none twice"),
-        (lambda: parse_seeds("0:1000000"), "more than 100000"),
-        (lambda: parse_seeds("-1"), "seed=-1"),
     ],
 )
 def test_mistakes_are_named(make, words: str):
