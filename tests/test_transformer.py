@@ -1,4 +1,4 @@
-"""The model three times: literal, block and level form are one function, with one gradient."""
+"""The model three times: literal, block and level form are one function, with one gradient, by autograd and by hand."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from internalize import Curriculum, InputError
+from internalize.curriculum import Method
 from internalize.parity import (
     COSINE,
     QUARTIC,
@@ -20,6 +21,7 @@ from internalize.parity import (
     add_trace,
     causal_mask,
     draw_bits,
+    get_link,
     inference_input,
     level_loss,
     level_mask,
@@ -31,10 +33,12 @@ from internalize.parity import (
 )
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.certificates import World, certify
+from internalize.parity.model.backward import LevelGradients
 from internalize.parity.model.cot import chain_passes
 from internalize.parity.model.metrics import layer_attention
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.model.weights import full_weights
+from internalize.parity.task.data import draw_sequences
 from tests.strategies import randomised, seeds, trees
 
 links = st.sampled_from([COSINE, QUARTIC])
@@ -239,3 +243,27 @@ def test_mistakes_are_named(make, words: str):
 def test_literal_takes_what_the_benchmark_asks():
     """n = 32, k = 16, B = 256 fits the literal model's memory limit."""
     assert LiteralTransformer(Levels(32, 16)).embed(torch.zeros(256, 47, dtype=torch.float64)).shape == (1327, 47)
+
+
+@pytest.mark.parametrize("link", ["cosine", "quartic"])
+@pytest.mark.parametrize("method", ["log-icot", "icot", "none"])
+def test_by_hand_as_by_autograd(method: Method, link: str):
+    """Every stage, also those that supervise a part of a level; other batches in between leave nothing behind."""
+    trees = [ParityTree.draw(10, 8, seed) for seed in range(3)]
+    model = randomised(LevelTransformer(10, 8, get_link(link), (3,), torch.float64))
+    by_hand = LevelGradients(model)
+    for number, stage in enumerate(parity_stages(trees[0].levels, Curriculum(method))):
+        B = 40 + 7 * (number % 2)
+        signs = torch.stack([draw_sequences(tree, 5, 0, B) for tree in trees])
+        losses = by_hand(signs, stage)
+        found = [w.grad for w in model.parameters()]
+        model.zero_grad()
+        expected = level_loss(model, signs.double().mT, stage)
+        expected.sum().backward()
+        torch.testing.assert_close(losses, expected.detach(), rtol=0, atol=1e-14)
+        for layer, w in enumerate(model.parameters()):
+            if layer >= stage.layers:
+                assert found[layer] is None  # None, not zero: AdamW skips the layer
+                assert w.grad is None
+            else:
+                torch.testing.assert_close(found[layer], w.grad, rtol=0, atol=1e-14)
