@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from internalize import Curriculum
-from internalize.bench.growth import peak_memory
 from internalize.bench.plain import PlainTask, PlainTransformer, stage_gradient, stage_loss, train
 from internalize.bench.profile import _rows
-from internalize.bench.ratios import Measurement, matmul_seconds
+from internalize.bench.ratios import Measurement, matmul_seconds, peak_memory
 from internalize.bench.run import REPEATS, RESULT, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
 from internalize.bench.timing import Seconds, one_over_other, over_repeats, slope
 from internalize.commands.bench import shown

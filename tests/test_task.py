@@ -1,6 +1,5 @@
 """parity/task: trees and stages; samples that are the same in any portion; matrices of bits, in C and in numpy."""
 
-import multiprocessing
 from itertools import pairwise
 
 import numpy as np
@@ -115,16 +114,6 @@ def test_chunks_make_no_difference(n: int, seed: int, start: int, portions: list
     ends = np.cumsum([start, *portions]).tolist()
     parts = [draw_bits(n, seed, a, b - a) for a, b in pairwise(ends)]
     assert torch.equal(whole, torch.cat(parts))
-
-
-def test_processes_make_no_difference():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        part = pool.apply(_portion, (50, 50))
-    np.testing.assert_array_equal(part, draw_bits(30, 5, 0, 100)[50:].numpy())
-
-
-def _portion(start: int, count: int) -> np.ndarray:
-    return draw_bits(30, 5, start, count).numpy()
 
 
 def test_bits_are_fair_and_independent():

@@ -282,11 +282,6 @@ def test_definition(link: Link):
     torch.testing.assert_close(link((a + b) / 2), a * b)
 
 
-def test_constants():
-    assert COSINE.c == math.pi**2 / 2
-    assert QUARTIC.c == 4
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
