@@ -70,31 +70,15 @@ def swapped_children(world: World, W: list[Tensor]) -> None:
     W[0][:, [0, 1]] = W[0][:, [1, 0]]
 
 
-def child_and_stranger(world: World) -> tuple[int, int]:
-    """A child of the first node, and an input bit that no node depends on."""
-    return world.tree.children(world.tree.n)[0], next(j for j in range(world.tree.n) if j not in world.tree.secret)
+def with_logits(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Mutate:
+    """Other logits of a child of the first node, and of an input bit that no node depends on."""
 
+    def mutate(world: World, W: list[Tensor]) -> None:
+        stranger = next(j for j in range(world.tree.n) if j not in world.tree.secret)
+        places = [world.tree.children(world.tree.n)[0], stranger]
+        W[0][places, 0] = torch.stack(change(*W[0][places, 0]))
 
-@with_weights
-def irrelevant_child(world: World, W: list[Tensor]) -> None:
-    child, stranger = child_and_stranger(world)
-    W[0][[child, stranger], 0] = W[0][[stranger, child], 0]
-
-
-@with_weights
-def unequal_children(world: World, W: list[Tensor]) -> None:
-    W[0][child_and_stranger(world)[0], 0] -= 1
-
-
-@with_weights
-def negated_child(world: World, W: list[Tensor]) -> None:
-    W[0][child_and_stranger(world)[0], 0] *= -1
-
-
-@with_weights
-def third_key(world: World, W: list[Tensor]) -> None:
-    child, stranger = child_and_stranger(world)
-    W[0][stranger, 0] = W[0][child, 0]
+    return with_weights(mutate)
 
 
 @with_weights
@@ -173,10 +157,10 @@ MUTANTS = (
     ),
     Mutant("mask letting a node see itself", "mask", lambda world: seeing(world, lambda j, m: j == m)),
     Mutant("children of two neighbouring nodes swapped", "well-trained", swapped_children),
-    Mutant("one child replaced by an irrelevant bit", "well-trained", irrelevant_child),
-    Mutant("children's logits unequal by one", "well-trained", unequal_children),
-    Mutant("one logit negated", "well-trained", negated_child),
-    Mutant("a third key as strong as the children", "well-trained", third_key),
+    Mutant("one child replaced by an irrelevant bit", "well-trained", with_logits(lambda child, other: (other, child))),
+    Mutant("children's logits unequal by one", "well-trained", with_logits(lambda child, other: (child - 1, other))),
+    Mutant("one logit negated", "well-trained", with_logits(lambda child, other: (-child, other))),
+    Mutant("a third key as strong as the children", "well-trained", with_logits(lambda child, _: (child, child))),
     Mutant("amplitude halved", "well-trained", halved),
     Mutant("softmax over the wrong axis", "softmax", lambda world: replace(world, softmax=wrong_axis)),
     Mutant("readout of the wrong block", "propagation", lambda w: replace(w, readout=w.readout.roll(1, dims=1))),

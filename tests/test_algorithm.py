@@ -1,6 +1,5 @@
 """solve.py, streaming.py and the bound of freezing.py: Algorithm 1 solves, freezes, fails and says why."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +8,24 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from internalize import InputError
+from internalize.curriculum import Method
 from internalize.parity import COSINE, QUARTIC, Levels, Link, ParityTree
-from internalize.parity.algorithm1.recovery import recovered_columns, recovered_weights
+from internalize.parity.algorithm1.recovery import (
+    quantise,
+    recovered_columns,
+    recovered_weights,
+    stage_record,
+    worst_push,
+)
 from internalize.parity.algorithm1.solve import _random_errors, setting_of, solve
 from internalize.parity.algorithm1.streaming import Samples, all_gradients
 from internalize.parity.options import SolveOptions
 from internalize.parity.theory.freezing import frozen_gradient_bounds, off_child_mass, trained_gradient_bounds
 from internalize.parity.theory.prediction import theorem_log10_n
-
-# ---------------------------------------------------------------- solving
 
 
 def slow(*values: object):
@@ -70,25 +75,16 @@ def test_the_smallest_problems(n: int):
         assert not solve(SolveOptions(n=2, k=2)).weights[0].any()
 
 
-def test_output_is_the_contracts(capsys: pytest.CaptureFixture[str]):
-    seen = []
-    result = solve(SolveOptions(n=16, k=4), on_stage=seen.append)
-    found = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert set(found) == {
-        *("exact_recovery", "accuracy", "l2_error", "max_error", "samples_per_stage", "K", "grid", "steps", "seconds"),
-        *("failed_stage", "stages", "reason", "idle_stages"),
-    }
-    assert set(found["stages"][0]) == {"stage", "signal_min", "signal_mean", "noise_max", "margin", "recovered", "idle"}
-    assert [vars(solving.records[-1]) for solving in seen] == found["stages"]
-    assert capsys.readouterr().out == ""
-
-
-def test_memory_does_not_change_the_weights():
-    """Chunks of 1 000, of 7 777 and the whole: the same sums, so the same weights; float64 as well."""
-    options = SolveOptions(n=30, k=16, seed=3)
-    whole = solve(options).weights
+@pytest.mark.parametrize("curriculum", ["log-icot", "icot"])
+def test_memory_and_precision_do_not_change_the_weights(curriculum: Method):
+    """Chunks of 1 000, of 7 777 and the whole; float32, which counts, and float64, which multiplies: the same weights."""
+    options = SolveOptions(n=64, k=16, seed=3, curriculum=curriculum, test_samples=500)
+    whole = solve(options)
+    assert whole.exact_recovery
     for change in ({"chunk": 1000}, {"chunk": 7777}, {"dtype": "float64"}):
-        torch.testing.assert_close(solve(replace(options, **change)).weights, whole, rtol=0, atol=0)
+        found = solve(replace(options, **change))
+        torch.testing.assert_close(found.weights, whole.weights, rtol=0, atol=0)
+        assert [r.margin for r in found.stages] == pytest.approx([r.margin for r in whole.stages], abs=1e-7)
 
 
 # ---------------------------------------------------------------- failing
@@ -296,3 +292,48 @@ def test_two_processes_are_one(tmp_path: Path, options: SolveOptions):
         together = load_file(tmp_path / f"{rank}.safetensors")
         wanted = {str(layer): W for layer, W in enumerate(alone.weights)}
         torch.testing.assert_close(together, wanted, rtol=0, atol=0)
+
+
+# ---------------------------------------------------------------- recovery, rounding and the adversary's best move
+
+TREE = ParityTree(6, (0, 1, 2, 3))
+PAIRS = TREE.layer_children(0)
+
+
+def test_recovery_is_up_to_a_shift():
+    W, last = recovered_weights(TREE, "level", 5.0)
+    assert recovered_columns(W, PAIRS, 5.0).tolist() == [True, True]
+    assert recovered_columns(last, TREE.layer_children(1), 5.0).tolist() == [True]
+    assert W.unique().tolist() == last.unique().tolist() == [0.0, 5.0]
+    W[:, 1] -= 7
+    W[5, 1] -= 20
+    assert recovered_columns(W, PAIRS, 5.0).tolist() == [True, True]
+    W[0, 0] += 1  # the tie is broken
+    W[4, 1] += 1  # one key is only 4 lower
+    assert recovered_columns(W, PAIRS, 5.0).tolist() == [False, False]
+
+
+def test_a_key_out_of_sight_does_not_count():
+    W = recovered_weights(TREE, "level", 5.0)[0]
+    W[5, 0] = -torch.inf
+    record = stage_record(1, W, PAIRS, 5.0, 5.0, idle=False)
+    assert record.recovered
+    assert (record.signal_min, record.noise_max, record.margin) == (1.0, 0.0, 0.5)
+
+
+def test_quantiser():
+    x = torch.tensor([[-1.5, -0.5, 0.5, 0.49, 1.5, 2.5]]).double()
+    assert quantise(x, 1.0).tolist() == [[-2, 0, 0, 0, 2, 2]]
+    assert quantise(3 * x, 3.0).tolist() == [[-6, 0, 0, 0, 6, 6]]
+    assert torch.equal(quantise(x, 0.0), x)
+    assert quantise(x, 0.0).data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize(("push", "place"), [(1.0, (4, 0)), (torch.tensor([1.0, 3.0]), (4, 1))])
+def test_the_adversary_pushes_where_it_breaks_most(push: float | Tensor, place: tuple[int, int]):
+    """One entry, in its column's worst direction; with a larger reach in one column, there."""
+    W = recovered_weights(TREE, "level", 5.0)[0]
+    W[4] = torch.tensor([1.9, 1.0])
+    moved = worst_push(W, PAIRS, 5.0, 5.0, push)
+    assert moved.nonzero().tolist() == [list(place)]
+    assert float(moved[place]) == float(torch.as_tensor(push).expand(2)[place[1]])

@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from internalize import Curriculum
-from internalize.bench.growth import peak_memory
 from internalize.bench.plain import PlainTask, PlainTransformer, stage_gradient, stage_loss, train
 from internalize.bench.profile import _rows
-from internalize.bench.ratios import Measurement, matmul_seconds
+from internalize.bench.ratios import Measurement, matmul_seconds, peak_memory
 from internalize.bench.run import REPEATS, RESULT, Sizes, all_measurements, asked_for, bench, chosen, keep_profile
 from internalize.bench.timing import Seconds, one_over_other, over_repeats, slope
 from internalize.commands.bench import shown
-from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity import BlockTransformer, Levels, ParityTree, add_trace, draw_bits, parity_stages, stage_input
@@ -24,6 +22,7 @@ from internalize.parity.model.loss import stage_loss as package_loss
 from internalize.parity.options import TrainOptions
 from internalize.storage.files import Json
 from internalize.storage.runs import Run
+from tests.asking import ask, call, refused
 
 SMALL = Sizes(solve=16, literal=(6, 4, 3), plain=16, chains=(4,), growth=(8, 16), memory=(8,))
 TRAIN = TrainOptions(n=8, k=4, batch=10, eval_samples=10)
@@ -180,13 +179,11 @@ def test_interrupted_and_resumed(tmp_path: Path):
 
 
 def test_goals():
-    at_least, at_most, free = (
-        Measurement("x", "", lambda number: {}, goal, upper)
-        for goal, upper in ((5.0, False), (1.0, True), (None, True))
-    )
-    assert [at_least.met(v) for v in (4.9, 5.0)] == [False, True]
-    assert [at_most.met(v) for v in (1.0, 1.1)] == [True, False]
-    assert free.met(3.0) is None
+    for goal, at_most, value, met in (
+        *((5.0, False, 4.9, False), (5.0, False, 5.0, True), (1.0, True, 1.0, True), (1.0, True, 1.1, False)),
+        (None, True, 3.0, None),
+    ):
+        assert Measurement("x", "", lambda number: {}, goal, at_most).met(value) is met
 
 
 def test_only():
@@ -220,16 +217,9 @@ def test_profile_rows():
     ]
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    words = [
-        "bench",
-        *["--only", "cot_over_internalised_16", "--repeats", "1", "--threads", "1", "--out"],
-        str(tmp_path / "b"),
-    ]
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["cot_over_internalised_16"]["repeats"] == 1
-    assert main([*words, "--resume"]) == 0
-    assert "15 sequential passes over one pass" in capsys.readouterr().out
-    assert main([*words]) == 2
-    assert main(["bench", "--repeats", "0"]) == 2
-    assert "repeats=0 is outside 1 … 1000" in capsys.readouterr().err
+def test_command(tmp_path: Path):
+    command = f"bench --only cot_over_internalised_16 --repeats 1 --threads 1 --out {tmp_path / 'b'}"
+    assert ask(command)["cot_over_internalised_16"]["repeats"] == 1
+    assert "15 sequential passes over one pass" in call(f"{command} --resume").out
+    refused(command, "begun already; add --resume")
+    refused("bench --repeats 0", "repeats=0 is outside 1 … 1000")

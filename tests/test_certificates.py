@@ -25,7 +25,6 @@ from internalize.parity.certificates import (
     sensitivity,
     training,
 )
-from internalize.parity.model.literal import LiteralTransformer
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.parity.task.tree import ParityTree
 from internalize.storage.runs import Run
@@ -61,23 +60,18 @@ def test_every_statement_holds_for_algorithm_1(size: tuple[int, int]):
         json.dumps(certificate.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize(("n", "k"), [(2, 2), (3, 2), (4, 4), (6, 4), (8, 8), (16, 2)])
-def test_nothing_is_violated_at_the_smallest_sizes(n: int, k: int):
-    found = certify(World.of_solve(SolveOptions(n=n, k=k)))
-    assert not [certificate for certificate in found if certificate.verdict == "violated"]
-
-
 @pytest.mark.parametrize(
     "options",
     [
+        *(SolveOptions(n=n, k=k) for n, k in [(2, 2), (3, 2), (4, 4), (6, 4), (8, 8), (16, 2)]),
         SolveOptions(n=16, k=8, link="quartic", seed=3),
         SolveOptions(n=12, k=4, grid="1"),
         SolveOptions(n=16, k=8, oracle="random", oracle_error=0.01),
     ],
-    ids=lambda options: f"{options.link}-{options.grid}-{options.oracle}",
+    ids=lambda options: f"{options.n}-{options.k}-{options.link}-{options.grid}-{options.oracle}",
 )
-def test_nothing_is_violated_with_other_settings(options: SolveOptions):
-    names = [name for name in STATEMENTS if name != "barrier"]  # it does not look at the settings
+def test_nothing_is_violated_at_the_smallest_sizes_nor_with_other_settings(options: SolveOptions):
+    names = [name for name in STATEMENTS if name != "barrier" or options.n < 12 or options.k == 2]  # it is slow
     assert not [found for found in certify(World.of_solve(options), names) if found.verdict == "violated"]
 
 
@@ -92,10 +86,8 @@ def test_the_paper_verbatim_is_vacuous_or_violated_at_n_30():
 # -- worlds of run folders and of anyone's weights ------------------------------------------------------------------
 
 
-def test_an_adamw_run_is_judged_by_what_applies_to_it(tmp_path: Path):
-    options = TrainOptions(n=8, k=4, steps=120, batch=200, eval_every=60, eval_samples=200)
-    train(options, (0,), [Run(tmp_path / "run")])
-    found = by_name(certify(World.of_run(Run.open(tmp_path / "run"))))
+def test_an_adamw_run_is_judged_by_what_applies_to_it(runs: list[Run]):
+    found = by_name(certify(World.of_run(runs[0])))
     for name in ("stage-1", "inductive-step", "theorem-max", "theorem-probability", "frozen-weights", "fresh-samples"):
         assert found[name].verdict == "not applicable"
         assert found[name].reason
@@ -122,8 +114,6 @@ def test_weights_of_other_sizes_or_without_a_value_are_refused():
         World.of_weights(tree, [torch.zeros(3, 1)])
     with pytest.raises(InputError, match="finite"):
         World.of_weights(tree, [torch.full((4, 1), math.nan)])
-    with pytest.raises(InputError, match="no ingredient bits"):
-        World.of_weights(tree, [torch.zeros(4, 1)], bits=3)
 
 
 def test_only_names_statements():
@@ -171,15 +161,6 @@ def test_other_curricula_are_told_so(tmp_path: Path, curriculum: Method):
 
 
 # -- what is measured, a second time --------------------------------------------------------------------------------
-
-
-def test_the_worlds_forward_pass_is_definition_3():
-    world = sound_world(8, 4)
-    W = world.generic()
-    D = world.stage_input(world.sequence(world.some_bits(5)), world.stages[1])
-    literal = LiteralTransformer(world.levels)
-    for layers in (1, 2):
-        torch.testing.assert_close(world.output(D, layers, W), literal(W, D, layers), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("secret", [(0, 1), (1, 2, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7)], ids=str)
@@ -270,11 +251,8 @@ def test_a_model_that_computes_nan_is_violated_everywhere():
     sound = sound_world(8, 4)
     broken = replace(sound, softmax=lambda logits, visible: sound.softmax(logits, visible) * math.nan)
     verdicts = {c.statement: c.verdict for c in certify(broken)}
-    about_the_model = {
-        name for name in STATEMENTS
-        if name not in ("mask", "link", "gating", "curriculum", "concentration", "trivial-tuples", "fresh-samples")
-    }  # fmt: skip
-    assert {name for name, verdict in verdicts.items() if verdict == "violated"} == about_the_model
+    others = {"mask", "link", "gating", "curriculum", "concentration", "trivial-tuples", "fresh-samples"}
+    assert {name for name, verdict in verdicts.items() if verdict == "violated"} == STATEMENTS.keys() - others
 
 
 def test_fresh_samples_are_those_that_were_drawn(monkeypatch: pytest.MonkeyPatch):

@@ -62,38 +62,25 @@ MUTATED = {mutant.name: mutant.mutate for mutant in mutants.MUTANTS}
 
 LIES = {
     "barrier": chained_loss,
-    "mask": MUTATED["mask off by one"],
-    "softmax": MUTATED["softmax over the wrong axis"],
-    "link": MUTATED["φ with a slope at 0"],
-    "gating": MUTATED["gates all ones"],
     "collapse": mutants.wrong_sign,
-    "kept-inputs": MUTATED["gates all ones"],
-    "curriculum": lambda world: replace(world, stages=world.stages[::-1]),
-    "loss": MUTATED["loss that counts an unread level"],
-    "evaluation": MUTATED["a shown CoT token leaking into the root"],
-    "propagation": MUTATED["readout of the wrong block"],
+    "curriculum": mutants.reversed_stages,
     "frozen-derivative": MUTATED["gates all ones"],
     "sensitivity": MUTATED["block shift applied twice"],
     "bounded-gradient": understated,
-    "concentration": MUTATED["bits biased to 0.6"],
     "trivial-tuples": crooked,
-    "well-trained": MUTATED["children's logits unequal by one"],
     "stage-1": few_samples,
-    "hidden-states": MUTATED["padding by 1 instead of 0"],
     "inductive-step": few_samples,
     "recursion": mutants.wrong_sign,
-    "frozen-gradient": MUTATED["φ with a slope at 0"],
-    "frozen-weights": MUTATED["a trained layer moved by one grid step at a later stage"],
-    "stage-order": MUTATED["stage order reversed"],
-    "fresh-samples": MUTATED["samples reused across stages"],
-    "theorem-max": MUTATED["amplitude halved"],
-    "theorem-l2": MUTATED["amplitude halved"],
+    "frozen-gradient": mutants.sloped,
+    "theorem-max": mutants.halved,
+    "theorem-l2": mutants.halved,
     "theorem-probability": papers_constants,
 }
+"""Of statements that no mutant is named after."""
 
 
 def test_every_statement_has_its_liar():
-    assert list(LIES) == list(STATEMENTS)
+    assert LIES.keys() | {mutant.caught_by for mutant in mutants.MUTANTS} == STATEMENTS.keys()
 
 
 @pytest.mark.parametrize("name", LIES)

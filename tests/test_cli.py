@@ -19,16 +19,9 @@ from internalize.commands.help import option_lines, options_of
 from internalize.errors import InputError
 from internalize.parity.adamw import train as train_module
 from internalize.storage.runs import Run
+from tests.asking import ask, call, refused
 
-TINY = ["train", "--n", "4", "--k", "2", "--steps", "2", "--eval-samples", "50"]
-
-
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith("internalize: ")
-    return line
+TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +29,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     [
         ("train --k 12", "k=12 is not a power of two"),
         ("train --k 64", "n=30 is less than k=64"),
-        ("train --n 0 --k 0", "k=0"),
         ("train --steps -1", "steps=-1 must be at least 0"),
         ("train --steps many", "--steps"),
         ("train --curriculum linear", "'linear'"),
@@ -52,7 +44,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         ("train --seeds 0:10000000000", "more than 100000"),
         ("train --seed 5 --seeds 0:2", "not both"),
         ("train --resume", "--resume needs --out"),
-        ("solve --resume", "--resume needs --out"),
         ("train --chunk 3", "belong to icot"),
         ("train --stepz 3", "--stepz"),
         ("trian", "'trian' is not a command; did you mean train?"),
@@ -61,7 +52,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         ("lm train --metod icot", "did you mean --method?; see internalize lm train --help"),
         ("runs nowhere", "nowhere is not a folder"),
         ("runs . --where n", "where='n' is not of the form"),
-        ("solve --k 3", "k=3"),
         ("solve --samples 0", "samples=0 is outside 1"),
         ("solve --K nan", "K=nan"),
         ("solve --grid 2", "--grid"),
@@ -69,10 +59,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         ("solve --oracle random", "oracle=random and oracle_error=0.0"),
         ("solve --preset paper --samples 5", "the paper's preset sets both"),
         ("solve --threads 0", "threads=0"),
-        ("predict --seed -1", "seed=-1"),
-        ("predict --n 3", "n=3 is less than k=16"),
         ("predict --samples -1", "samples=-1"),
-        ("predict --epsilon 0", "epsilon=0"),
         ("predict --epsilon 1e-6", "epsilon=1e-06 is outside"),
         ("solve --preset paper --epsilon 1000", "epsilon=1000"),
         ("solve --preset paper --epsilon 16", "epsilon=16: n^(2+ε) = 3.87e+26 samples are more than"),
@@ -84,35 +71,35 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         ("predict --link sine", "link 'sine'"),
         ("predict --grid none", "grid=none is not 1 or K"),
         ("solve --curriculum cot --gates ones", "mask=level, gates=ones: the one-layer model of --curriculum"),
-        ("solve --n 12 --k 12", "k=12 is not a power of two"),
-        ("predict --k 12", "k=12 is not a power of two"),
         ("solve --chunk 0", "chunk=0 is outside 1"),
-        ("solve --seed -1", "seed=-1 is outside"),
-        ("solve --epsilon 0", "epsilon=0.0 is outside"),
-        ("solve --K 0", "K=0.0 is outside"),
-        ("predict --K -1", "K=-1.0 is outside 0 … 10000"),
-        ("predict --grid 1 --K 2.5", "K=2.5 is not a whole number"),
-        ("predict --oracle random", "do not go together"),
         ("predict --oracle-error 0.1", "do not go together"),
         ("predict --oracle random --oracle-error -1", "oracle_error=-1.0 is outside"),
         ("solve --preset paper --K 3", "the paper's preset sets both from epsilon"),
         ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: the one-layer model"),
         ("certify --only theorem-2", "there is no statement 'theorem-2'; there are barrier"),
         ("certify --run nowhere", "nowhere is not a run folder"),
-        ("certify --k 5", "k=5"),
-        ("certify --epsilon -1", "epsilon=-1"),
-        ("certify --epsilon 1000", "epsilon=1000"),
-        ("certify --threads 0", "threads=0"),
+        ("compare --sizes 30", "sizes='30' is not a pair of numbers n,k"),
+        ("compare --sizes 8,3", "k=3 is not a power of two"),
+        ("compare --seeds 0,0", "none twice"),
+        ("compare --lr 0.1 0.1", "lr=(0.1, 0.1) must name at least one, and none twice"),
+        ("compare --lr nan --out x", "lr=nan"),
+        ("compare --jobs 0 --out x", "jobs=0 is outside"),
+        ("compare --repeats 0", "repeats=0 must be at least 1"),
+        ("compare --of everything", "everything"),
+        ("compare --of gates --sizes 8,4 16,8 --out x", "--study gates takes one size"),
+        ("compare --of gates --optimizers algorithm-1 --out x", "--study gates has variants under adamw only"),
+        ("compare --optimizers", "optimizers=() must name at least one"),
+        ("compare --eval-every 0 --out x", "eval_every=0"),
+        ("compare --of latency --variants gates=learned", "variants=gates=learned: --study latency has none"),
     ],
 )
-def test_mistakes_are_one_line_and_status_2(argv: str, words: str, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_one_line_and_status_2(argv: str, words: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(argv.split()) == 2
-    assert words in said(capsys)
+    refused(argv, words)
     assert not list(tmp_path.iterdir())  # and nothing was made
 
 
-def test_a_device_without_the_precision_asked_for_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_device_without_the_precision_asked_for_is_refused(tmp_path, monkeypatch):
     """Apple's has no float64. There is none here, so torch's refusal is played."""
 
     def empty(*_: int, device: str, dtype: torch.dtype) -> None:
@@ -122,33 +109,27 @@ def test_a_device_without_the_precision_asked_for_is_refused(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch, "empty", empty)
     for command in ("train", "solve"):
-        assert cli.main([command, "--device", "mps", "--dtype", "float64"]) == 2
-        assert "device='mps' cannot be used: Cannot convert a mps Tensor to float64 dtype" in said(capsys)
+        words = "device='mps' cannot be used: Cannot convert a mps Tensor to float64 dtype"
+        refused(f"{command} --device mps --dtype float64", words)
     assert not list(tmp_path.iterdir())
 
 
-def test_out_of_another_run(tmp_path: Path, capsys):
-    out = ["--out", str(tmp_path / "run")]
-    assert cli.main([*TINY, *out]) == 0
-    capsys.readouterr()
-    for argv, words in [
-        ([*TINY, *out], "finished already; add --resume"),
-        ([*TINY, *out, "--resume", "--seed", "1"], "holds another run"),
-        ([*TINY, *out, "--seeds", "0:2"], "is a run folder itself"),
-    ]:
-        before = sorted((p, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file())
-        assert cli.main(argv) == 2
-        assert words in said(capsys)
-        assert sorted((p, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()) == before
+def test_out_of_another_run(tmp_path: Path):
+    command = f"{TINY} --out {tmp_path / 'run'}"
+    call(command)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refused(command, "finished already; add --resume")
+    refused(f"{command} --resume --seed 1", "holds another run")
+    refused(f"{command} --seeds 0:2", "is a run folder itself")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_folder_in_use(tmp_path: Path, capsys):
+def test_folder_in_use(tmp_path: Path):
     with Run(tmp_path / "run").locked():
-        assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == 2
-    assert "in use by another process" in said(capsys)
+        refused(f"{TINY} --out {tmp_path / 'run'}", "in use by another process")
 
 
-def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
+def test_truncated_checkpoint(tmp_path: Path, monkeypatch):
     """Interrupted, then damaged: one line, and what is left is left."""
 
     class AtOnce(train_module.Interruptible):
@@ -158,70 +139,53 @@ def test_truncated_checkpoint(tmp_path: Path, capsys, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(train_module, "Interruptible", AtOnce)
-        assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == 130
-    assert "interrupted, and saved up to here; --resume goes on" in capsys.readouterr().err
-    (tensors,) = (tmp_path / "run" / "checkpoint").glob("*.safetensors")
+        said = call(f"{TINY} --out {tmp_path}", cli.INTERRUPTED)
+    assert "interrupted, and saved up to here; --resume goes on" in said.err
+    (tensors,) = (tmp_path / "checkpoint").glob("*.safetensors")
     place, whole = tensors.with_suffix(".json"), tensors.read_bytes()
     good = json.loads(place.read_text())
-    metrics = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-
-    def refused(words: str) -> None:
-        assert cli.main([*TINY, "--out", str(tmp_path / "run"), "--resume"]) == 2
-        assert words in said(capsys)
-        assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics  # nothing was cut before all was found good
-
-    for change in (
+    metrics = (tmp_path / "metrics.jsonl").read_bytes()
+    resumed = f"{TINY} --out {tmp_path} --resume"
+    damages = (
         {"stage": 99},
         {"stage": "x"},
         {"stage_step": -5},
         {"seconds": None},
         {"metrics_bytes": "x"},
         {"step": 7},
-    ):
+    )
+    for change in damages:
         place.write_text(json.dumps({**good, **change}))
-        refused("is damaged")
+        refused(resumed, "is damaged")
     place.write_text(json.dumps(good))
-    loaded = load(whole)
-    for change in (
-        {"W1.exp_avg": torch.zeros(3, 3)},
-        {"W1": torch.zeros(3, 3)},
-        {"W1": loaded["W1"].double()},
-        {"W9": torch.zeros(1)},
-    ):
-        tensors.write_bytes(save({**loaded, **change}))
-        refused("has not the tensors")
-    tensors.write_bytes(save({name: value for name, value in loaded.items() if name != "W1.step"}))
-    refused("has not the tensors")
+    loaded, small = load(whole), torch.zeros(3, 3)
+    without_step = {name: value for name, value in loaded.items() if name != "W1.step"}
+    changes = ({"W1.exp_avg": small}, {"W1": small}, {"W1": loaded["W1"].double()}, {"W9": small})
+    for other in (without_step, *({**loaded, **change} for change in changes)):
+        tensors.write_bytes(save(other))
+        refused(resumed, "has not the tensors")
     tensors.write_bytes(whole[:50])
-    refused(str(tensors))
+    refused(resumed, str(tensors))
+    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics  # nothing was cut before all was found good
 
 
-def test_json_is_one_object(tmp_path: Path, capsys):
-    assert cli.main([*TINY, "--json", "--out", str(tmp_path / "one")]) == 0
-    one = json.loads(capsys.readouterr().out)
-    assert one == Run(tmp_path / "one").result
-    assert cli.main([*TINY, "--json", "--out", str(tmp_path / "two"), "--seeds", "0:2"]) == 0
-    two = json.loads(capsys.readouterr().out)
-    assert [run["seed"] for run in two["runs"]] == [0, 1]
-    assert [Path(run["out"]).name for run in two["runs"]] == ["seed-0", "seed-1"]
-    assert cli.main(["runs", str(tmp_path), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["runs"]
+def test_json_is_one_object(tmp_path: Path):
+    assert ask(f"{TINY} --out {tmp_path / 'one'}") == Run(tmp_path / "one").result
+    two = ask(f"{TINY} --out {tmp_path / 'two'} --seeds 0:2")["runs"]
+    assert [(run["seed"], Path(run["out"]).name) for run in two] == [(0, "seed-0"), (1, "seed-1")]
+    listed = ask(f"runs {tmp_path}")["runs"]
     assert [run["seed"] for run in listed] == [0, 0, 1]
-    assert cli.main(["runs", str(tmp_path), "--where", "seed=1", "curriculum=log-icot"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    assert cli.main(["runs", str(tmp_path), "--where", "finished=True", "lr=0.1", "seed=1"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    for where in ("seed=1 curriculum=log-icot", "finished=True lr=0.1 seed=1"):
+        assert len(call(f"runs {tmp_path} --where {where}").out.splitlines()) == 2
     (asked,), (made,) = ({run[name] for run in listed} for name in ("steps", "steps_made"))
     assert made >= asked == Run(tmp_path / "one").config["steps"]  # of a level, and of all
-    for argv in (["--where", "root=1"], ["--columns", "colour"]):
-        assert cli.main(["runs", str(tmp_path), *argv]) == 2
-        assert "no run has" in said(capsys)
+    for wrong in ("--where root=1", "--columns colour"):
+        refused(f"runs {tmp_path} {wrong}", "no run has")
 
 
-def test_a_path_is_not_markup(tmp_path: Path, capsys):
+def test_a_path_is_not_markup(tmp_path: Path):
     out = tmp_path / "x[red]y[" / "b]"
-    assert cli.main([*TINY, "--out", str(out)]) == 0
-    assert str(out) in capsys.readouterr().out
+    assert str(out) in call(f"{TINY} --out {out}").out
 
 
 INTERNALIZE = [sys.executable, "-m", "internalize"]
@@ -237,11 +201,11 @@ def test_a_plain_terminal():
         assert "---" not in done.stderr
 
 
-def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch, capsys):
+def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(TINY) == 0
+    said = call(TINY)
     (folder,) = (tmp_path / "runs").iterdir()
-    assert f"keeping the run in {Path('runs') / folder.name}" in capsys.readouterr().err
+    assert f"keeping the run in {Path('runs') / folder.name}" in said.err
     assert Run(folder).finished
 
 
@@ -286,7 +250,7 @@ def test_every_option_is_described_and_has_a_title():
                 assert option.title[0].isupper(), (name, option)
 
 
-def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     for name in [
@@ -295,8 +259,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         if name.split(".")[0] == "transformers" or name.startswith("internalize.lm.training")
     ]:
         monkeypatch.delitem(sys.modules, name)
-    assert cli.main(["lm", "train"]) == 2
-    assert "needs transformers: pip install 'internalize[lm]'" in said(capsys)
+    refused("lm train", "needs transformers: pip install 'internalize[lm]'")
     assert not list(tmp_path.iterdir())
 
 

@@ -27,11 +27,13 @@ from internalize.parity.options import SolveOptions
 from internalize.parity.task.data import draw_bits
 from internalize.storage.runs import Run, find_runs
 from internalize.storage.summaries import keep_rows, lower_median, over_seeds
+from tests.asking import ask, call, refused
 from tests.tiny import rewrite_metrics
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.0001, 0.1), steps=40, batch=100, eval_samples=200, repeats=3)
-ARGUMENTS = ["--sizes", "8,4", "--seeds", "0:2", "--lr", "0.0001", "0.1", "--steps", "40", "--batch", "100"]
-ARGUMENTS += ["--eval-samples", "200", "--repeats", "3", "--jobs", "1"]
+COMMAND = (
+    "compare --sizes 8,4 --seeds 0:2 --lr 0.0001 0.1 --steps 40 --batch 100 --eval-samples 200 --repeats 3 --jobs 1"
+)
 PROMISED = """method optimizer n k seeds accuracy accuracy_low accuracy_high solved solved_low solved_high stages idle_stages
     steps_to_99 samples_to_99 seconds_to_99 passes passes_by_level latency_ms latency_ms_1000 seconds budget_samples lr runs"""
 
@@ -112,28 +114,23 @@ def test_rows_of_algorithm_1(out: Path):
     assert len({row["budget_samples"] for row in found.values()}) == 1
 
 
-def test_finished_is_never_made_again(out: Path, capsys: pytest.CaptureFixture[str]):
+def test_finished_is_never_made_again(out: Path):
     before = written(out)
-    command = ["compare", *ARGUMENTS, "--out", str(out)]
-    assert cli.main(command) == 2
-    assert "this run is finished already; add --resume" in capsys.readouterr().err
-    assert cli.main([*command, "--resume", "--json"]) == 0
-    said = capsys.readouterr()
+    refused(f"{COMMAND} --out {out}", "this run is finished already; add --resume")
+    said = call(f"{COMMAND} --out {out} --resume --json")
     found = json.loads(said.out)
     assert set(found) == {"rows", "failed", "out"}
     assert (found["out"], found["failed"], len(found["rows"])) == (str(out), [], 8)
     assert "n=8 k=4 adamw: 1 of the 3 stages of icot are idle" in said.err
     assert written(out) == before
-    assert cli.main([*command, "--resume", "--steps", "41"]) == 2
-    assert "holds another run: its steps is 40, not 41" in capsys.readouterr().err
+    refused(f"{COMMAND} --out {out} --resume --steps 41", "holds another run: its steps is 40, not 41")
 
 
-def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path):
     """A finished run's files are checked before its numbers are used: one line, never a traceback."""
     shutil.copytree(out, tmp_path / "copy")
     trained = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "train")
     solved = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "solve")
-    command = ["compare", *ARGUMENTS, "--out", str(tmp_path / "copy"), "--resume"]
     for path, content, words in [
         (trained.path / "metrics.jsonl", "", "metrics.jsonl is damaged"),
         (trained.path / "result.json", "{}", "is not the result of a training"),
@@ -142,10 +139,7 @@ def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path, capsys: pyt
     ]:
         whole = path.read_text()
         path.write_text(content)
-        assert cli.main(command) == 2
-        said = capsys.readouterr().err
-        assert words in said
-        assert str(path.parent) in said
+        refused(f"{COMMAND} --out {tmp_path / 'copy'} --resume", words, str(path.parent))
         path.write_text(whole)
 
 
@@ -156,11 +150,9 @@ def test_no_stage_is_idle_because_nothing_was_learned():
     assert result.idle_stages == 0
 
 
-def test_a_refused_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    command = ["compare", *ARGUMENTS, "--out", str(tmp_path), "--methods", "cot", "cot", "--lr", "0.1"]
+def test_a_refused_run_is_named(tmp_path: Path):
     with Run(tmp_path / "curricula/n8-k4/algorithm-1/cot/seed-1/samples-2396").locked():
-        assert cli.main(command) == 2
-    said = capsys.readouterr()
+        said = call(f"{COMMAND} --out {tmp_path} --methods cot cot --lr 0.1", cli.WRONG)
     assert re.search(r"algorithm-1/cot/seed-1: \S+ is in use by another process", said.err)
     table = said.out.splitlines()
     assert len(table) == 3
@@ -168,17 +160,16 @@ def test_a_refused_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "1/1" in table[2]
 
 
-def test_a_killed_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_killed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The others finish, their rows are there, and the status is neither a verdict nor a bug."""
     monkeypatch.setattr(runner, "run_all", killing_the_first)
-    command = ["compare", *ARGUMENTS, "--out", str(tmp_path), "--methods", "cot", "--lr", "0.1", "--json"]
-    assert cli.main(command) == MACHINE
-    found = json.loads(capsys.readouterr().out)
+    command = f"{COMMAND} --out {tmp_path} --methods cot --lr 0.1"
+    found = ask(command, MACHINE)
     (failed,) = found["failed"]
     assert failed["reason"] == "its process was killed by SIGKILL"
     assert len(found["rows"]) == 2
     monkeypatch.undo()
-    assert cli.main([*command, "--resume"]) == 0
+    call(f"{command} --resume")
 
 
 def killing_the_first(tracker: JobTracker[Any], *args: Any, **more: Any) -> list[Killed[Any]]:
@@ -186,32 +177,6 @@ def killing_the_first(tracker: JobTracker[Any], *args: Any, **more: Any) -> list
     first, *tracker.jobs = tracker.jobs
     assert run_all(tracker, *args, **more) == []
     return [Killed(first, KilledReason("its process was killed by SIGKILL"))]
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("--sizes 30", "sizes='30' is not a pair of numbers n,k"),
-        ("--sizes 8,3", "k=3 is not a power of two"),
-        ("--seeds 0,0", "none twice"),
-        ("--lr 0.1 0.1", "lr=(0.1, 0.1) must name at least one, and none twice"),
-        ("--lr nan", "lr=nan"),
-        ("--jobs 0", "jobs=0 is outside"),
-        ("--repeats 0", "repeats=0 must be at least 1"),
-        ("--resume", "--resume needs --out"),
-        ("--of everything", "everything"),
-        ("--of gates --sizes 8,4 16,8", "--study gates takes one size"),
-        ("--of gates --optimizers algorithm-1", "--study gates has variants under adamw only"),
-        ("--optimizers", "optimizers=() must name at least one"),
-        ("--eval-every 0", "eval_every=0"),
-        ("--of latency --variants gates=learned", "variants=gates=learned: --study latency has none"),
-    ],
-)
-def test_mistakes(argv: str, words: str, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["compare", *argv.split()]) == 2
-    assert words in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_methods_that_are_none_are_refused():
@@ -272,7 +237,7 @@ def test_descent_ends_at_one_sample(tmp_path: Path):
 # Latency
 
 
-def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_latency(tmp_path: Path):
     subjects = new_models(16, 8)
     assert {subject.by: subject.passes for subject in subjects} == {"node": 7, "level": 3, "direct": 1}
     before = torch.get_num_threads()
@@ -280,9 +245,7 @@ def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert 0 < latency.low <= latency.median <= latency.high < 1e5
         assert latency.repeats == 4
     assert torch.get_num_threads() == before
-    out = ["--repeats", "4", "--out", str(tmp_path / "out"), "--json"]
-    assert cli.main(["compare", "--of", "latency", "--sizes", "16,2", "16,8", "8,4", *out]) == 0
-    found = json.loads(capsys.readouterr().out)["rows"]
+    found = ask(f"compare --of latency --sizes 16,2 16,8 8,4 --repeats 4 --out {tmp_path / 'out'}")["rows"]
     assert len(found) == 3 * 3 * len(BATCHES)
     for k, passes in ((2, {"node": 1, "level": 1, "direct": 1}), (8, {"node": 7, "level": 3, "direct": 1})):
         assert {row["by"]: row["passes"] for row in found if (row["n"], row["k"]) == (16, k)} == passes

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from internalize import InputError
-from internalize.commands import cli
 from internalize.parallel.runner import RunFolders
 from internalize.parity import certificates
 from internalize.parity.experiments import ablations
@@ -20,6 +19,7 @@ from internalize.parity.model.relaxed import RelaxedTransformer
 from internalize.parity.options import ParityModelOptions
 from internalize.report.figures.gates import learned_gates
 from internalize.storage.runs import Run, find_runs
+from tests.asking import ask, call
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.1,), steps=60, batch=100, eval_samples=200, eval_every=20)
 
@@ -94,18 +94,16 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
         compare_variants("ablations", TINY, RunFolders(tmp_path, resume=True))
 
 
-def test_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_gates(tmp_path: Path):
     """From the command, with its figure; again with --resume nothing is made anew."""
-    command = ["compare", "--of", "gates", "--variants", "gates=learned mask=causal"]
-    command += f"--sizes 8,4 --seeds 0:2 --steps 80 --batch 200 --eval-samples 200 --out {tmp_path} --jobs 1".split()
-    assert cli.main(command) == 0
-    said = capsys.readouterr()
+    command = "compare --of gates --variants 'gates=learned mask=causal' --sizes 8,4 --seeds 0:2 --steps 80 --batch 200"
+    command += f" --eval-samples 200 --out {tmp_path} --jobs 1"
+    said = call(command)
     assert "gates=learned mask=causal" in said.out
     assert f"drawn in {tmp_path / 'figures' / 'gates-learned-mask-causal-n8-k4.svg'}" in said.err
     before = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)}
-    assert cli.main([*command, "--resume", "--json"]) == 0
+    (row,) = ask(f"{command} --resume")["rows"]
     assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)} == before
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
     runs = [Run(Path(path)) for path in row["runs"]]
     assert row["solved"] == 2
     assert (row["of"], row["seeds"]) == ("gates", 2)

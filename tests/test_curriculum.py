@@ -129,7 +129,7 @@ def check_invariants(stages: tuple, length: int, *, ends_hidden: bool):
         (lambda: Curriculum("log-icot", boundaries=(3,)), "belong to icot"),
         (lambda: Curriculum("log-icot", side="right"), "side and cutoff belong to icot"),
         (lambda: Curriculum("none", cutoff=3), "side and cutoff belong to icot"),
-        (lambda: Curriculum("icot", side="middle"), "side='middle' is neither left nor right"),  # type: ignore[arg-type]
+        (lambda: Curriculum("icot", side="middle"), "side='middle' is not one of left, right"),  # type: ignore[arg-type]
         (lambda: Curriculum("icot", cutoff=0), "cutoff=0 must be at least 1"),
         (lambda: Curriculum("icot", chunk=2, boundaries=(3,)), "not both"),
         (lambda: Curriculum("icot", boundaries=(3, 3)), "strictly increasing"),

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from internalize import InputError
-from internalize.commands import cli
 from internalize.parallel.interrupt import Interrupted
 from internalize.parity import (
     BlockTransformer,
@@ -31,6 +30,7 @@ from internalize.parity.model.transformer import set_weights
 from internalize.parity.model.weights import full_weights, level_parts
 from internalize.parity.options import ParityModelOptions, TrainOptions
 from internalize.storage.runs import Run
+from tests.asking import refused
 from tests.tiny import stop_training
 
 TREE = ParityTree.draw(8, 8, 3)
@@ -173,16 +173,15 @@ def test_every_part_trains_resumes_and_is_checked(name: str, tmp_path: Path):
         train(options, [4], [stopped], report=stop_training(25))
     train(options, [4], [stopped], resume=True)
     weights, start = alone.weights(), make_model(options, [4])
-    for key, tensor in stopped.weights().items():
-        assert torch.equal(tensor, weights[key]), key
-        if isinstance(start, RelaxedTransformer) and (key, name) not in (("mix2", "residual"), ("mix2", "streams")):
-            # What the last layer mixes is 0 at the root, which alone is read there.
-            assert not torch.equal(tensor, start.named_weights()[key][0]), key
+    torch.testing.assert_close(stopped.weights(), weights, rtol=0, atol=0)
+    if isinstance(start, RelaxedTransformer):
+        still = {key for key, tensor in weights.items() if torch.equal(tensor, start.named_weights()[key][0])}
+        # What the last layer mixes is 0 at the root, which alone is read there.
+        assert still == ({"mix2"} if name in ("residual", "streams") else set())
     assert [m["step"] for m in stopped.metrics()] == [m["step"] for m in alone.metrics()]
     assert alone.config["supervised_tokens"] == ("hidden" if name in LEARNED or name == "hidden" else "shown")
     check_finished(alone)
-    tensors = {**weights, "W1_full": weights["W1_full"][1:]}
-    alone.save_weights(tensors)
+    alone.save_weights({**weights, "W1_full": weights["W1_full"][1:]})
     with pytest.raises(InputError, match=r"W1_full has shape \(10, 11\), not \(11, 11\)"):
         check_finished(alone)
 
@@ -235,28 +234,21 @@ def test_a_fitted_network_is_nearly_the_link():
         (
             {"gates": "learned", "tokens": "shown"},
             False,
-        ),  # the loss falls, but the gates close over the answer that they see
+        ),  # the loss falls, but gates close over the answer that they see
+        ({"gates": "learned"}, True),
+        ({"gates": "learned", "mask": "causal"}, True),
     ],
     ids=str,
 )
-def test_what_can_be_trained(changes: dict[str, Any], solved: bool):
-    """n = 16, k = 8: solved, or at chance."""
-    (result,) = train(TrainOptions(n=16, k=8, steps=150, eval_every=150, **changes), [0])
+def test_what_can_be_trained(changes: dict[str, Any], solved: bool, tmp_path: Path):
+    """n = 16, k = 8: solved, or at chance. Learned gates that matter are then the prescribed ones."""
+    run = Run(tmp_path / "run")
+    (result,) = train(TrainOptions(n=16, k=8, steps=200, eval_every=200, **changes), [0], [run])
     assert result["accuracy"] == 1.0 if solved else result["accuracy"] < 0.7
     assert not solved or result["min_child_attention"] > 0.4
-
-
-@pytest.mark.parametrize("mask", ["level", "causal"])
-def test_gates_can_be_learned(mask: Any, tmp_path: Path):
-    """n = 16, k = 8 under both masks: solved, and the gates that matter are the prescribed ones."""
-    run = Run(tmp_path / "run")
-    options = TrainOptions(n=16, k=8, gates="learned", mask=mask, steps=200, eval_every=100)
-    (result,) = train(options, [0], [run])
-    assert result["accuracy"] == 1.0
-    distance = run.metrics()[-1]["gate_distance"]
-    assert distance["inputs"] < 0.02
-    assert distance["written"] < 0.05
-    assert distance["below"] < 0.02
+    if solved and "gates" in changes:
+        distance = run.metrics()[-1]["gate_distance"]
+        assert (distance["inputs"] < 0.02, distance["written"] < 0.05, distance["below"] < 0.02) == (True, True, True)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +259,6 @@ def test_gates_can_be_learned(mask: Any, tmp_path: Path):
         (lambda: TrainOptions(gate_bias=float("nan")), "gate_bias=nan is outside"),
         (lambda: TrainOptions(gate_penalty=-1), "gate_penalty=-1"),
         (lambda: TrainOptions(threshold=0), "threshold=0"),
-        (lambda: train(TrainOptions(link="sine")), "sine"),
     ],
 )
 def test_mistakes_are_named(make, words: str):
@@ -275,9 +266,7 @@ def test_mistakes_are_named(make, words: str):
         make()
 
 
-@pytest.mark.parametrize("command", ["train", "solve"])
-def test_what_does_not_fit_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    argv = [command, "--n", "1000000", "--k", "2", "--gates", "ones", "--out", str(tmp_path / "run")]
-    assert cli.main([*argv, *(("--samples", "1") if command == "solve" else ())]) == 2
-    assert "this machine has" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["train", "solve --samples 1"])
+def test_what_does_not_fit_is_refused(command: str, tmp_path: Path):
+    refused(f"{command} --n 1000000 --k 2 --gates ones --out {tmp_path / 'run'}", "this machine has")
     assert not (tmp_path / "run").exists()

@@ -1,11 +1,13 @@
-"""sweep.py, sweep_store.py and the command: every cell once, whoever is killed, and the rows of `solve` and `train` themselves."""
+"""Sweeps: every cell once, whoever is killed; the rows of `solve` and `train` themselves; the same on a Ray cluster."""
 
 import json
 import multiprocessing
 import os
 import re
 import signal
+import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +16,19 @@ from typing import Any
 import polars as pl
 import pytest
 
-from internalize.commands import cli
 from internalize.errors import InputError
 from internalize.intervals import wilson
+from internalize.parallel import cluster
 from internalize.parallel.interrupt import Interrupted
 from internalize.parallel.runner import Runner
 from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.solve import solve
-from internalize.parity.experiments.grid import parse_grid
+from internalize.parity.experiments.grid import Kind, parse_grid
 from internalize.parity.experiments.jobs import CellJob
 from internalize.parity.experiments.phase import keep_where, read_cells, success_rates, varied
 from internalize.parity.experiments.sweep import sweep
 from internalize.parity.options import SolveOptions, TrainOptions
+from tests.asking import call, refused
 from tests.faults.harness import ask, complaints
 
 GRID = ["n=8,12", "k=4", "samples=60,300", "test_samples=50"]
@@ -103,14 +106,12 @@ def test_larger_grids_only_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         run(tmp_path / "sub", TRAINED, range(1), "train", resume=True)
 
 
-def test_refused_cells_are_kept_with_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    argv = ["sweep", "train", *TRAINED, *f"lr=0.1,1e38 --seeds 0:2 --jobs 1 --out {tmp_path} --json".split()]
-    for more in ([], ["--resume"]):
-        assert cli.main(argv + more) == 1
-        captured = capsys.readouterr()
-        wanted = {"cells": 8, "done": 4, "failed": 4, "store": str(tmp_path), "left_out": 0}
-        assert json.loads(captured.out) == wanted
-        assert "4 cells were refused" in captured.err
+def test_refused_cells_are_kept_with_their_reason(tmp_path: Path):
+    command = f"sweep train {' '.join(TRAINED)} lr=0.1,1e38 --seeds 0:2 --jobs 1 --out {tmp_path} --json"
+    for resume in ("", "--resume"):
+        said = call(f"{command} {resume}", 1)
+        assert json.loads(said.out) == {"cells": 8, "done": 4, "failed": 4, "store": str(tmp_path), "left_out": 0}
+        assert "4 cells were refused" in said.err
     failed = read_cells(tmp_path).filter(pl.col("status") == "failed")
     assert failed["lr"].unique().to_list() == [1e38]
     assert all("lr=1e+38 is too large" in reason for reason in failed["reason"])
@@ -134,10 +135,8 @@ def test_store_of_a_writer_that_was_killed(tmp_path: Path):
     assert read_cells(tmp_path).equals(whole)
     run(tmp_path, GRID, range(3), resume=True)
     assert read_cells(tmp_path)[: whole.height].equals(whole)
-    assert [path.name for path in sorted((tmp_path / "cells").iterdir())] == [
-        "part-000000.parquet",
-        "part-000001.parquet",
-    ]
+    parts = ["part-000000.parquet", "part-000001.parquet"]
+    assert [path.name for path in sorted((tmp_path / "cells").iterdir())] == parts
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
     (tmp_path / "cells" / "part-000001.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"part-000001.parquet is damaged"):
@@ -315,7 +314,7 @@ def test_interrupted(tmp_path: Path):
     assert run(tmp_path, GRID, range(20), resume=True)["done"] == 80
 
 
-def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_show(tmp_path: Path):
     run(tmp_path / "cells", GRID, range(10))
     found = read_cells(tmp_path / "cells")
     assert varied(found) == ["n", "samples"]
@@ -324,20 +323,75 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert (row["cells"], row["successes"], row["failed"]) == (10, by_hand.sum(), 0)
     assert (row["low"], row["high"]) == wilson(int(by_hand.sum()), 10)
     assert keep_where(found, ["n=8", "oracle_error=0"]).height == 20
-    argv = f"sweep show {tmp_path / 'cells'} --json --figure {tmp_path / 'figures'} --by n samples".split()
-    assert cli.main(argv) == 0
-    captured = capsys.readouterr()
-    shown = json.loads(captured.out)
+    said = call(f"sweep show {tmp_path / 'cells'} --json --figure {tmp_path / 'figures'} --by n samples")
+    shown = json.loads(said.out)
     assert shown["rows"] == success_rates(found, ["n", "samples"])
     assert [point["n"] for point in shown["half"]] == [8, 12]
     assert Path(shown["figure"]).stat().st_size > 1000
-    assert "40 runs, 10 seeds in each place" in captured.err
-    assert cli.main(["sweep", "show", str(tmp_path / "cells"), "--by", "colour"]) == 2
+    assert "40 runs, 10 seeds in each place" in said.err
+    refused(f"sweep show {tmp_path / 'cells'} --by colour", "by='colour': the cells have no such column")
     twice = pl.concat([found, found.with_columns(stop_at_failure=~found["stop_at_failure"])])
     assert varied(twice) == ["n", "samples", "stop_at_failure"]
     with pytest.raises(InputError, match="the same seeds twice"):
         success_rates(twice, ["n"])
-    assert cli.main(["sweep", "show", str(tmp_path / "cells"), "--where", "colour=red"]) == 2
-    assert cli.main(["sweep", "solve", "--address", "1.2.3.4:5", "--out", str(tmp_path / "new")]) == 2
-    assert cli.main(["sweep", "solve", "--jobs", "0", "--out", str(tmp_path / "new")]) == 2
+    refused(f"sweep show {tmp_path / 'cells'} --where colour=red", "where=colour=red: the cells have no such column")
+    refused(f"sweep solve --address 1.2.3.4:5 --out {tmp_path / 'new'}", "add --backend ray")
+    refused(f"sweep solve --jobs 0 --out {tmp_path / 'new'}", "jobs=0 is outside 1")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module")
+def address() -> Any:
+    """Two nodes on this machine, one CPU each."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        pytest.importorskip("ray")
+        from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        nodes.add_node(num_cpus=1)
+    yield nodes.address
+    nodes.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "grid"),
+    [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)],
+)
+def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, grid: list[str]):
+    here = run(tmp_path / "here", grid, range(4), kind)
+    there = run(tmp_path / "there", grid, range(4), kind, runner=Runner(None, "ray", address, 3))
+    assert (here["done"], here["failed"]) == (there["done"], there["failed"])
+    assert rows(tmp_path / "here") == rows(tmp_path / "there")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_interrupted_and_resumed(tmp_path: Path, address: str):
+    def interrupt(done: float, total: float, text: str) -> None:
+        if done == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    on_ray = Runner(1, "ray", address, 3)
+    with pytest.raises(Interrupted, match="--resume goes on"):
+        run(tmp_path, GRID, range(3), runner=on_ray, report=interrupt)
+    assert 3 <= read_cells(tmp_path).height < 12
+    assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12
+
+
+def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'internalize\[ray\]'"):
+        cluster.load_ray()
+    refused(f"sweep solve --on ray --out {tmp_path / 'new'}", "needs Ray, which is not installed")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:one", "127.0.0.1:99999"])
+def test_nobody_at_the_address(tmp_path: Path, address: str):
+    pytest.importorskip("ray")
+    words = f"address={address!r} is not a Ray cluster that can be reached"
+    refused(f"sweep solve --on ray --address {address} --out {tmp_path / 'new'}", words)
     assert not (tmp_path / "new").exists()

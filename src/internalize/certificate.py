@@ -38,11 +38,9 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Plain types, finite numbers or null."""
-        found: dict[str, Any] = dict(vars(self))
-        for name in ("measured", "bound", "margin"):
-            value: float | None = found[name]
-            found[name] = value if value is not None and math.isfinite(value) else None
-        return found | {"seeds": list(self.seeds)}
+        found = {**vars(self), "seeds": list(self.seeds)}
+        endless = {name: None for name, value in found.items() if isinstance(value, float) and not math.isfinite(value)}
+        return found | endless
 
 
 @dataclass(frozen=True)
@@ -89,17 +87,8 @@ class Statement(Generic[W]):
 
     def certificate(self, name: str, found: Finding, seed: int, dtype: str) -> Certificate:
         """The record of what was found."""
-        return Certificate(
-            statement=name,
-            claim=f"{self.where}: {self.claim}",
-            measured=found.measured,
-            bound=found.bound,
-            margin=found.margin,
-            verdict=found.verdict,
-            seeds=(seed, *found.seeds),
-            dtype=dtype,
-            reason=found.reason,
-        )
+        numbers, seeds = (found.measured, found.bound, found.margin), (seed, *found.seeds)
+        return Certificate(name, f"{self.where}: {self.claim}", *numbers, found.verdict, seeds, dtype, found.reason)
 
 
 def chosen(statements: Mapping[str, Statement[W]], only: Sequence[str] | None) -> dict[str, Statement[W]]:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from internalize.errors import InputError
+from internalize.errors import InputError, check_choices
 
 Method = Literal["none", "cot", "icot", "log-icot"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
@@ -62,16 +62,11 @@ class Curriculum:
     cutoff: int | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"curriculum {self.method!r} is not one of {', '.join(METHODS)}")
+        check_choices(self)
         if self.chunk < 1:
             raise InputError(f"chunk={self.chunk} must be at least 1 (a stage of icot removes something)")
-        if self.method != "icot" and (
-            self.chunk != 1 or self.boundaries or self.side != "left" or self.cutoff is not None
-        ):
+        if self.method != "icot" and (self.chunk, self.boundaries, self.side, self.cutoff) != (1, (), "left", None):
             raise InputError(f"chunk, boundaries, side and cutoff belong to icot; {self.method} has its own removal")
-        if self.side not in get_args(Side):
-            raise InputError(f"side={self.side!r} is neither left nor right")
         if self.cutoff is not None and self.cutoff < 1:
             raise InputError(f"cutoff={self.cutoff} must be at least 1 (the first stage hides nothing)")
         if self.chunk != 1 and self.boundaries:

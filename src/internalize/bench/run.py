@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from internalize.bench.growth import growth, peak_memory
 from internalize.bench.ratios import (
     CHAINS,
     Measurement,
     cot_over_internalised,
+    growth,
     literal_over_level,
     loop_over_ensemble,
+    peak_memory,
     plain_over_solve,
     solve_over_matmul,
 )

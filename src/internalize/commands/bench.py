@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from internalize.commands.common_options import RunOptions, SeedOption, ThreadsOption, command
-from internalize.commands.console import Flag, available_cores, say, use_device
+from internalize.commands.console import Flag, available_cores, use_device
 from internalize.errors import InputError
 
 COLUMNS = ("measurement", "median", "range", "CPU", "repeats", "goal", "met", "what")
@@ -60,8 +60,7 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
             return 0
         sizes = FULL if self.full else Sizes()
         measurements = chosen(all_measurements(sizes, self.seed, threads), self.only)
-        if self.out is None:
-            say(f"keeping the repeats in {out}")
+        self.announce(out, "repeats")
         with ProgressDisplay("bench") as progress:
             found = bench(
                 measurements,

@@ -73,6 +73,7 @@ COMMANDS: Final[dict[str, dict[str, type]]] = {
     "Reports": {"paper": Paper, "runs": Runs, "bench": Bench},
 }
 """Every command by its words, in the groups that `internalize --help` shows."""
+_BY_NAME: Final = {name: command for commands in COMMANDS.values() for name, command in commands.items()}
 DESCRIPTION: Final = (
     "Train transformers to reason step by step, then remove the steps until they answer in one forward pass: "
     'Log-ICoT, the curriculum of "Transformers Provably Learn to Internalize Chain-of-Thought".'
@@ -159,7 +160,7 @@ def parse(argv: list[str]) -> Any:
     name = _command_name(argv)
     if isinstance(name, Notice):
         return name
-    command = next(commands[name] for commands in COMMANDS.values() if name in commands)
+    command = _BY_NAME[name]
     words = _with_new_names(name, argv[len(name.split()) :])
     if not {"-h", "--help"}.isdisjoint(words):
         return Notice(command_help(name, command))
@@ -196,20 +197,15 @@ def _command_name(argv: Sequence[str]) -> str | Notice:
         return Notice(overview(COMMANDS, DESCRIPTION, NOTES))
     if argv[0] == "--version":
         return Notice(f"internalize {__version__}")
-    names = [name for commands in COMMANDS.values() for name in commands]
     for words in (1, 2):
-        if (name := " ".join(argv[:words])) in names:
+        if (name := " ".join(argv[:words])) in _BY_NAME:
             return name
-    family = [name for name in names if name.startswith(f"{argv[0]} ")]
+    family = [name for name in _BY_NAME if name.startswith(f"{argv[0]} ")]
     if family and (len(argv) == 1 or argv[1] in ("-h", "--help")):
-        shown = {
-            title: {name: commands[name] for name in commands if name in family} for title, commands in COMMANDS.items()
-        }
-        return Notice(
-            overview({title: commands for title, commands in shown.items() if commands}, FAMILIES[argv[0]], NOTES)
-        )
+        (title,) = (title for title, commands in COMMANDS.items() if family[0] in commands)
+        return Notice(overview({title: {name: _BY_NAME[name] for name in family}}, FAMILIES[argv[0]], NOTES))
     wrong = " ".join(argv[:2] if family else argv[:1])
-    guess = _guess(wrong, family or [*names, *FAMILIES])
+    guess = _guess(wrong, family or [*_BY_NAME, *FAMILIES])
     raise InputError(f"{wrong!r} is not a command{guess}; see internalize{' ' + argv[0] if family else ''} --help")
 
 

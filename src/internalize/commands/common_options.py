@@ -56,6 +56,11 @@ class CommonOptions:
         else:
             print_facts(facts)
 
+    def suggest(self, command: str) -> None:
+        """Name the next sensible command on standard error, unless a JSON object was asked for."""
+        if not self.json:
+            say(f"next: internalize {command}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SeedOption(CommonOptions):
@@ -145,6 +150,11 @@ class RunOptions(CommonOptions):
         if self.resume and self.out is None:
             raise InputError("--resume needs --out: the folder to continue in")
         return self.out or default_out(kind)
+
+    def announce(self, out: Path, what: str) -> None:
+        """Say where the results are kept, unless --out does."""
+        if self.out is None:
+            say(f"keeping the {what} in {out}")
 
 
 @dataclass(frozen=True, kw_only=True)

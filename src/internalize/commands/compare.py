@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from internalize.commands.common_options import StudyOptions, command
-from internalize.commands.console import say
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders, Runner
 from internalize.parity.experiments.curricula import (
@@ -84,8 +83,7 @@ class Compare(StudyOptions):
             eval_every=(5 if self.study == "curricula" else 25) if self.eval_every is None else self.eval_every,
         )
         out = self.folder("compare")
-        if self.out is None:
-            say(f"keeping the runs in {out}")
+        self.announce(out, "runs")
         failed: list[dict[str, str]] = []
         lines: list[str] = []
         with ProgressDisplay(f"compare {self.study}") as progress:

@@ -47,11 +47,6 @@ def print_json(value: Mapping[str, Any]) -> None:
     print_text(json.dumps(value, allow_nan=False))
 
 
-def suggest(command: str) -> None:
-    """Name the next sensible command, on standard error."""
-    say(f"next: internalize {command}")
-
-
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note: str = "") -> None:
     """Print rows as a table, one line per row, with words in place of JSON keys.
 

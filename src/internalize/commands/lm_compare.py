@@ -57,8 +57,7 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
         from internalize.lm.evaluation.comparison import compare
         from internalize.lm.evaluation.jobs import ExecutionSettings, LmJobOutcome
 
-        if self.out is None:
-            say(f"keeping the runs in {out}")
+        self.announce(out, "runs")
         failed: list[dict[str, str]] = []
         outcomes: list[LmJobOutcome] = []
         with ProgressDisplay(f"lm compare {self.options.data}") as progress:

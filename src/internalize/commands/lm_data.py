@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from internalize.commands.common_options import SeedOption, command
-from internalize.commands.console import print_json, print_table, print_text, say, suggest
+from internalize.commands.console import print_json, print_table, print_text, say
 from internalize.errors import InputError
 from internalize.lm.data.tasks import TaskStream, usage
 
@@ -92,7 +92,7 @@ class LmData(SeedOption):
             print_json({"data": source.spec, "stream": self.stream, "count": count, "out": str(self.out)})
         else:
             say(f"{count} examples of {source.spec} are in {self.out}")
-            suggest(f"lm plan --data {self.out}")
+            self.suggest(f"lm plan --data {self.out}")
         return 0
 
     def _check(self, path: Path) -> int:
@@ -121,6 +121,6 @@ class LmData(SeedOption):
         }
         facts = {names.get(name, name): value for name, value in found.items()}
         self.show_facts({"file": str(path), **found, "bad": bad}, facts)
-        if not bad and not self.json:
-            suggest(f"lm plan --data {path}")
+        if not bad:
+            self.suggest(f"lm plan --data {path}")
         return 1 if bad else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
-from internalize.commands.console import Flag, print_table, print_text, say, suggest, use_device
+from internalize.commands.console import Flag, print_table, print_text, say, use_device
 from internalize.lm.options import CurriculumOptions
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             print_table(result["stages"], tuple(result["stages"][0]))
             print_text("")
         self.show_facts(result, {name: value for name, value in result.items() if name != "stages"})
-        if not self.json:
-            suggest(f"lm probe {self.model}")
+        self.suggest(f"lm probe {self.model}")
         return 0
 
     def _config(self, subject: "Subject") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from internalize.commands.common_options import KeptOption, SeedOption, command
-from internalize.commands.console import print_json, print_table, print_text, say, suggest
+from internalize.commands.console import print_json, print_table, print_text, say
 from internalize.lm.options import LmMethod, LmTrainOptions, with_adaptive
 
 if TYPE_CHECKING:
@@ -75,10 +75,8 @@ class LmPlan(KeptOption, SeedOption):
             print_json(found)
         else:
             _print(planned)
-            suggest(
-                f"lm train --data {self.options.data}"
-                + (f" --model {self.options.model}" if self.options.model else "")
-            )
+            model = f" --model {self.options.model}" if self.options.model else ""
+            self.suggest(f"lm train --data {self.options.data}{model}")
         return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tyro
 
 from internalize.commands.common_options import CheckpointOption, DeviceOptions, SeedOption, SeedsOptions, command
-from internalize.commands.console import print_table, print_text, say, suggest, use_device
+from internalize.commands.console import print_table, print_text, say, use_device
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
 
@@ -47,10 +47,9 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
         from internalize.lm.training.train import train
 
         first = os.environ.get("RANK", "0") == "0"  # of a launcher's processes, the one that speaks
-        if self.out is None:
-            if "RANK" in os.environ:
-                raise InputError("several processes need --out: each would choose another folder")
-            say(f"keeping the run in {out}")
+        if self.out is None and "RANK" in os.environ:
+            raise InputError("several processes need --out: each would choose another folder")
+        self.announce(out, "run")
         results: list[dict[str, Any]] = []
         for seed, run in runs.items():
             with ProgressDisplay(f"lm train {self.options.data} {self.options.method} seed {seed}") as progress:
@@ -86,7 +85,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
             stop_at, made = self.options.stop_at, results[0]["steps"]
             if stop_at is not None and not self.seeds and made < self.options.steps:
                 say(f"stopped after {made} updates: exact match reached {stop_at:g} with the whole chain hidden")
-            suggest(f"lm eval --model {next(iter(runs.values())).path} --stages all --chain")
+            self.suggest(f"lm eval --model {next(iter(runs.values())).path} --stages all --chain")
         return 0
 
 

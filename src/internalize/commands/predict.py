@@ -6,7 +6,7 @@ from typing import Any
 import tyro
 
 from internalize.commands.common_options import KeptOption, SeedOption, command
-from internalize.commands.console import print_facts, print_json, print_table, print_text, suggest
+from internalize.commands.console import print_facts, print_json, print_table, print_text
 from internalize.parity.options import StepOptions
 
 
@@ -46,7 +46,7 @@ class Predict(KeptOption, SeedOption):
         else:
             self._print(found)
             if not found.get("reason"):
-                suggest(f"solve --n {self.options.n} --k {self.options.k}")
+                self.suggest(f"solve --n {self.options.n} --k {self.options.k}")
         return 0
 
     def _print(self, found: dict[str, Any]) -> None:

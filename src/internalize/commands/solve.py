@@ -7,7 +7,7 @@ from dataclasses import field
 import tyro
 
 from internalize.commands.common_options import SeedsOptions, ThreadsOption, command
-from internalize.commands.console import Flag, say, suggest, use_device
+from internalize.commands.console import Flag, say, use_device
 from internalize.parity.options import SolveOptions
 
 
@@ -55,8 +55,8 @@ class Solve(SeedsOptions, ThreadsOption):
                 if progress and now.record:
                     seen = f"seed {now.seed}  stage {now.record.stage}/{now.stages}  margin {now.record.margin:.2f} K"
                     progress.show(now.done, now.total, seen)
-                elif progress and self.out is None:
-                    say(f"keeping the run in {out}")
+                elif progress:
+                    self.announce(out, "run")
 
             results = solve_runs(
                 self.options,
@@ -76,9 +76,8 @@ class Solve(SeedsOptions, ThreadsOption):
             say(f"seed {seed}: {reason}")
         if len(runs) > 1:
             say(f"{len(runs) - len(failed)} of {len(runs)} seeds recovered every layer")
-        if not self.json:
-            size = f"--n {self.options.n} --k {self.options.k}"
-            suggest(f"predict {size}" if failed else f"certify --run {next(iter(runs.values())).path}")
+        size = f"--n {self.options.n} --k {self.options.k}"
+        self.suggest(f"predict {size}" if failed else f"certify --run {next(iter(runs.values())).path}")
         return 1 if failed else 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from internalize.commands.common_options import CommonOptions, StudyOptions, command
-from internalize.commands.console import Flag, say, suggest
+from internalize.commands.console import Flag, say
 from internalize.parity.experiments.grid import Kind, parse_grid
 
 
@@ -44,8 +44,7 @@ class _Cells(StudyOptions):
 
         with ProgressDisplay(f"sweep {self.kind}") as progress:
             runner = Runner(self.jobs, self.backend, self.address, report=progress.show)
-            if self.out is None:
-                say(f"keeping the cells in {out}")
+            self.announce(out, "cells")
             stop = isinstance(self, SweepSolve) and self.stop_at_failure
             found = sweep(grid.settings, seeds, out, runner, stop_at_failure=stop, resume=self.resume)
         found["left_out"] = len(grid.left_out) * len(seeds)
@@ -54,8 +53,8 @@ class _Cells(StudyOptions):
             say(
                 f"{found['failed']} cells were refused; `internalize sweep show {out} --group-by status reason` says why"
             )
-        elif not self.json:
-            suggest(f"sweep show {out}")
+        else:
+            self.suggest(f"sweep show {out}")
         return 1 if found["failed"] else 0
 
 

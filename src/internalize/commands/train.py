@@ -5,7 +5,7 @@ from dataclasses import field
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, SeedOption, SeedsOptions, command
-from internalize.commands.console import Flag, say, suggest, use_device
+from internalize.commands.console import Flag, say, use_device
 from internalize.parity.options import TrainOptions
 
 
@@ -41,8 +41,8 @@ class Train(SeedsOptions, SeedOption, DeviceOptions):
         with ProgressDisplay(f"train n={self.options.n} k={self.options.k} {self.options.curriculum}") as progress:
 
             def report(now: Report) -> None:
-                if now.done == 0 and self.out is None:
-                    say(f"keeping the run in {out}")
+                if now.done == 0:
+                    self.announce(out, "run")
                 stage = now.metrics[0]["stage"]
                 loss = sum(m["loss"] for m in now.metrics) / len(now.metrics)
                 accuracy = sum(m["accuracy"] for m in now.metrics) / len(now.metrics)
@@ -60,6 +60,5 @@ class Train(SeedsOptions, SeedOption, DeviceOptions):
                 say=say,
             )
         self.show_runs(results, runs, ("accuracy", "l2_error", "max_error", "min_child_attention", "seconds"))
-        if not self.json:
-            suggest(f"certify --run {next(iter(runs.values())).path}")
+        self.suggest(f"certify --run {next(iter(runs.values())).path}")
         return 0

@@ -218,17 +218,10 @@ class Training:
         for name, parameter in self.parameters.items():
             with torch.no_grad():
                 parameter.copy_(torch.stack([state[name] for state in states]))
-            keys = [key.rpartition(".")[2] for key in states[0] if key.startswith(f"{name}.")]
-            self.optimizer.state[parameter] = {
-                key: (
-                    states[0][f"{name}.step"]
-                    if key == "step"
-                    else torch.stack([state[f"{name}.{key}"] for state in states])
-                ).to(self.device)
-                for key in keys
-            }
-            if not keys:
-                del self.optimizer.state[parameter]
+            if f"{name}.step" in states[0]:  # a layer that has had a gradient
+                moments = {key: torch.stack([s[f"{name}.{key}"] for s in states]) for key in ("exp_avg", "exp_avg_sq")}
+                saved = {"step": states[0][f"{name}.step"], **moments}
+                self.optimizer.state[parameter] = {key: value.to(self.device) for key, value in saved.items()}
 
 
 def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:

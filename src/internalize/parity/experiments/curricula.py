@@ -200,8 +200,10 @@ class _MethodRuns:
     def place(self, optimizer: str) -> Path:
         return Path("curricula") / f"n{self.n}-k{self.k}" / optimizer / self.method
 
-    def row_of(self, optimizer: Optimizer, results: Sequence[Json], samples: int, **more: Any) -> CurriculumRow:
-        """The row of the seeds' results, each on so many held-out samples."""
+    def row_of(
+        self, optimizer: Optimizer, results: Sequence[Json], samples: int, solved: Sequence[Json | None], **more: Any
+    ) -> CurriculumRow:
+        """The row of the seeds' results, each on so many held-out samples, and of what each took to be solved."""
         written = self.method == "cot"
         return CurriculumRow(
             method=self.method,
@@ -213,6 +215,9 @@ class _MethodRuns:
             passes_by_level=self.k.bit_length() - 1 if written else 1,
             summary=over_seeds([result["accuracy"] for result in results], samples),
             seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
+            steps_to_99=median_of(solved, "step"),
+            samples_to_99=median_of(solved, "samples"),
+            seconds_to_99=median_of(solved, "seconds"),
             **more,
         )
 
@@ -239,17 +244,14 @@ class _AdamW(_MethodRuns):
         runs = [run for seed in self.options.seeds for run in self.job(seed, lr).runs if run.finished]
         if not runs:
             return None
-        solved = [first_solved(run, self.stages) for run in runs]
         return self.row_of(
             "adamw",
             [run.result for run in runs],
             self.options.eval_samples,
+            [first_solved(run, self.stages) for run in runs],
             lr=lr,
             budget_samples=self.options.steps * (self.k.bit_length() - 1) * self.options.batch,
             idle_stages=lower_median([idle_stages(run) for run in runs]),
-            steps_to_99=median_of(solved, "step"),
-            samples_to_99=median_of(solved, "samples"),
-            seconds_to_99=median_of(solved, "seconds"),
             tried=[],
             runs=[str(run.path) for run in runs],
         )
@@ -298,26 +300,26 @@ class _Algorithm(_MethodRuns):
         jobs = [job for seed in self.options.seeds if (job := self.job(seed)).finished]
         if not jobs:
             return None
-        solved = [_least(job) for job in jobs]
         return self.row_of(
             "algorithm-1",
             [job.at(job.equal).result for job in jobs],
             SolveOptions.test_samples,
+            [_least(job) for job in jobs],
             lr=None,
             budget_samples=self.budget,
             idle_stages=median_of([next(job.descent()).result for job in jobs], "idle_stages"),
-            steps_to_99=median_of(solved, "steps"),
-            samples_to_99=median_of(solved, "samples"),
-            seconds_to_99=median_of(solved, "seconds"),
             tried=_tried(jobs),
             runs=list(dict.fromkeys(str(run.path) for job in jobs for run in job.runs)),
         )
 
 
 def _least(job: DescentJob) -> Json | None:
-    """The result at the fewest samples with 99 % right; None if the default is not enough."""
+    """What the fewest samples with 99 % right cost; None if the default is not enough."""
     enough = [result for run in job.descent() if (result := run.result)["accuracy"] >= SOLVED]
-    return {**enough[-1], "samples": enough[-1]["steps"] * enough[-1]["samples_per_stage"]} if enough else None
+    if not enough:
+        return None
+    steps, samples, seconds = (enough[-1][key] for key in ("steps", "samples_per_stage", "seconds"))
+    return {"step": steps, "samples": steps * samples, "seconds": seconds}
 
 
 def _tried(jobs: Sequence[DescentJob]) -> list[Json]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from internalize.parity.model.link import COSINE, Link
 from internalize.parity.model.mask import level_mask, masked_softmax
-from internalize.parity.model.transformer import check_width, writing_layer
+from internalize.parity.model.transformer import check_width
 from internalize.parity.task.tree import Levels
 
 Written = Literal["node", "level"]
@@ -50,11 +50,6 @@ class CoTTransformer(nn.Module):
     def attention(self) -> Float[Tensor, "*runs T nodes"]:
         """Softmax weights: rows keys, columns nodes."""
         return masked_softmax(self.W, self.visible)
-
-    def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
-        """Softmax weights of one node over all positions of lower levels."""
-        layer = writing_layer(self.levels, position)
-        return self.attention()[..., : self.levels.level_end[layer], position - self.levels.n]
 
     def forward(self, D: Float[Tensor, "*data B T"]) -> Float[Tensor, "*runs B T"]:
         """Teacher forcing: the input bits, and every node computed from the tokens shown below it."""

@@ -25,14 +25,11 @@ def paper_gates(levels: Levels) -> Float[Tensor, "L T"]:
 
 def named_gates(name: str, levels: Levels) -> Float[Tensor, "L T"]:
     """The gates of that name: ``paper``, ``ones`` or ``cot``."""
-    match name:
-        case "paper":
-            return paper_gates(levels)
-        case "ones":
-            return torch.ones(levels.L, levels.T, dtype=torch.float64)
-        case "cot":
-            gates = torch.ones(levels.L, levels.T, dtype=torch.float64)
-            gates[:, : levels.n] = 0.0
-            return gates
-        case _:
-            raise InputError(f"gates {name!r} are not paper, ones or cot (section 3.2)")
+    if name not in ("paper", "ones", "cot"):
+        raise InputError(f"gates {name!r} are not paper, ones or cot (section 3.2)")
+    if name == "paper":
+        return paper_gates(levels)
+    gates = torch.ones(levels.L, levels.T, dtype=torch.float64)
+    if name == "cot":
+        gates[:, : levels.n] = 0.0
+    return gates

@@ -33,13 +33,10 @@ def level_mask(levels: Levels) -> Bool[Tensor, "T T"]:
 
 def named_mask(name: str, levels: Levels) -> Bool[Tensor, "T T"]:
     """The mask of that name, ``level`` or ``causal``."""
-    match name:
-        case "level":
-            return level_mask(levels)
-        case "causal":
-            return causal_mask(levels)
-        case _:
-            raise InputError(f"mask {name!r} is not level or causal (Definition 1)")
+    masks = {"level": level_mask, "causal": causal_mask}
+    if name not in masks:
+        raise InputError(f"mask {name!r} is not level or causal (Definition 1)")
+    return masks[name](levels)
 
 
 def masked_softmax(

@@ -57,7 +57,11 @@ class LevelTransformer(nn.Module):
 
     def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
         """Softmax weights of one node over all positions of lower levels."""
-        layer = writing_layer(self.levels, position)
+        layer = self.levels.level_of(position) - 1
+        if layer < 0:
+            raise InputError(
+                f"position {position} is an input bit, written by no layer; nodes begin at {self.levels.n}"
+            )
         return self.attention(layer)[..., position - self.levels.level_end[layer]]
 
     def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
@@ -134,11 +138,6 @@ class BlockTransformer(nn.Module):
         """Softmax weights of a layer: rows keys, columns queries."""
         return masked_softmax(at_layer(self.W, layer), self.visible)
 
-    def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
-        """Softmax weights of one node, in the layer that writes it, over all positions of lower levels."""
-        layer = writing_layer(self.levels, position)
-        return self.attention(layer)[..., : self.levels.level_end[layer], position]
-
     def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
         """Gates of a layer, broadcasting against the states H before it and its update Y."""
         if isinstance(self.gates, Tensor):
@@ -189,12 +188,3 @@ def _checked_layers(levels: Levels, layers: int | None) -> int:
     if not 0 <= layers <= levels.L:
         raise InputError(f"layers={layers} is outside 0 … {levels.L} (the model has log2 k layers)")
     return layers
-
-
-def writing_layer(levels: Levels, position: int) -> int:
-    """The layer that writes a node."""
-    if position < levels.n:
-        raise InputError(
-            f"position {position} is an input bit, written by no layer; nodes are {levels.n} … {levels.T - 1}"
-        )
-    return levels.level_of(position) - 1

@@ -23,17 +23,14 @@ new root have its sum \(s_1 + s_2 + r_1 r_2\), and \(e^{iwr} = \cos w + i r \sin
 \[ P_j \to \cos w\,P_j P + i \sin w\,Q_j Q, \qquad Q_j \to \cos w\,Q_j Q + i \sin w\,P_j P, \]
 from P = cos w, Q = i sin w at a leaf, and from (P_j, Q_j) = (Q, P) where j is the root itself.
 
-Two ways lead from these functions to expectations. :func:`stage_gradient` takes any link: S = M − 2u with u = 0 … M, so
-the functions at the M + 1 frequencies w = πq/(M + 1) are a discrete Fourier transform of the weighted laws.
-:func:`cosine_gradient` needs no law: for φ = −cos πt every term is a trigonometric polynomial in z times a power of z,
-and \(E[S^p e^{iwS}] = (-i)^p \partial_w^p E[e^{iwS}]\), so it takes a few frequencies and three derivatives.
+S = 2u − M with u = 0 … M, so the functions at the M + 1 frequencies w = πq/(M + 1) are a discrete Fourier transform of the
+weighted laws, and the laws give every expectation, for any link.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, reduce
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -110,148 +107,23 @@ def key_classes(levels: Levels, stage: int) -> tuple[KeyClass, ...]:
 def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGradient:
     """Moments of the stage's gradient for any link, from the exact weighted laws of S on its lattice."""
     M = levels.level_end[stage]
-    w = np.pi * np.arange(M + 1) / (M + 1)
-    shift = np.exp(1j * w * M)
     lattice = torch.from_numpy((2 * np.arange(M + 1) - M) / M)
     z: Reals = lattice.numpy()
     phi: Reals = link.phi(lattice).numpy()
     slope: Reals = link.slope(lattice).numpy()
-
-    def law(characteristic: Complexes) -> Reals:
-        return np.fft.fft(characteristic * shift).real / (M + 1)
+    one, m, by_class = _laws(levels, stage)
 
     def integrate(weighted: Reals, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
+        """E[weight · a(φ) φ′^q c(z)]."""
         return float(weighted @ (polyval(phi, of_phi) * slope**of_slope * polyval(z, of_z)))
 
-    return _assemble(levels, stage, link.c, np.cos(w) + 0j, 1j * np.sin(w), law, integrate)
-
-
-@cache
-def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
-    """The exact moments of every stage's gradient."""
-    check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
-    return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
-
-
-def cosine_gradient(levels: Levels, stage: int) -> StageGradient:
-    r"""The same for φ = −cos πt in closed form, by characteristic functions alone: a second derivation.
-
-    Every moment up to the third is a polynomial of degree at most 6 in \(e^{\pm i\pi z}\) times one of degree 3 in z, so
-    it is a finite sum of \(E[S^p e^{iwS}]\) at the frequencies w = πf/M for f = −6 … 6.
-    """
-    M = levels.level_end[stage]
-    w = np.pi * np.arange(-6, 7) / M
-    cos, sin = np.cos(w) + 0j, np.sin(w) + 0j
-    of_cos, of_sin = np.stack([cos, -sin, -cos, sin]), np.stack([sin, cos, -sin, -cos])
-    # φ and φ′ as coefficients of e^{−iπz}, 1, e^{iπz}; a product of such polynomials is a convolution.
-    phi, slope = np.array([-0.5, 0, -0.5]), np.array([0.5j, 0, -0.5j]) * math.pi
-
-    def integrate(weighted: Jet, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
-        waves = (np.array(of_z) * (-1j / M) ** np.arange(len(of_z))) @ weighted.derivatives[: len(of_z)]
-        total = 0.0
-        for power, coefficient in enumerate(of_phi):
-            product = np.ones(1, dtype=np.complex128)
-            for factor in [phi] * power + [slope] * of_slope:
-                product = np.convolve(product, factor)
-            reach = len(product) // 2
-            total += coefficient * float((product @ waves[6 - reach : 7 + reach]).real)
-        return total
-
-    return _assemble(levels, stage, COSINE.c, Jet(of_cos), Jet(1j * of_sin), lambda jet: jet, integrate)
-
-
-@dataclass(frozen=True)
-class Jet:
-    """A function of w at some frequencies with its first three derivatives, one row each; products by Leibniz' rule."""
-
-    derivatives: Complexes
-
-    def __add__(self, other: "Jet", /) -> "Jet":
-        return Jet(self.derivatives + other.derivatives)
-
-    def __mul__(self, other: "Jet", /) -> "Jet":
-        a, b = self.derivatives, other.derivatives
-        rows = [a[0] * b[0], a[1] * b[0] + a[0] * b[1], a[2] * b[0] + 2 * a[1] * b[1] + a[0] * b[2]]
-        return Jet(np.stack([*rows, a[3] * b[0] + 3 * a[2] * b[1] + 3 * a[1] * b[2] + a[0] * b[3]]))
-
-
-F = TypeVar("F", Complexes, Jet)
-P = TypeVar("P", Reals, Jet)
-
-
-def _characteristic(levels: Levels, stage: int, cos: F, i_sin: F) -> tuple[F, F, list[tuple[F, F]]]:
-    """E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key.
-
-    By the module's recursion, from the characteristic functions of one bit, cos w and i sin w.
-    """
-    tracked = [(i_sin, cos)]  # (P_j, Q_j) for j at levels 0, 1, … of a subtree; the last one is its root's, (Q, P)
-    for _ in range(stage):
-        Q, P = tracked[-1]
-        tracked = [(cos * P_j * P + i_sin * Q_j * Q, cos * Q_j * Q + i_sin * P_j * P) for P_j, Q_j in tracked]
-        tracked.append((cos * Q * Q + i_sin * P * P, cos * P * P + i_sin * Q * Q))
-    Q, P = tracked[-1]
-
-    subtrees, spare = levels.width(stage), levels.n - levels.k
-    rest = [(P, subtrees - 2), (cos, spare)]
-    by_class: list[tuple[F, F]] = []
-    for key in key_classes(levels, stage):
-        P_j, Q_j = tracked[key.level]
-        match key.kind:
-            case "child" | "inside":
-                # b_m is the product of two roots and j is below the first: b_m b_j leaves Q_j to the first subtree. For
-                # the child itself Q_j is P, because its square is 1.
-                by_class.append((_product((P_j, 1), (P, 1), *rest), _product((Q_j, 1), (Q, 1), *rest)))
-            case "outside":
-                others = [(P_j, 1), (P, subtrees - 3), (cos, spare)]
-                by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
-            case "irrelevant":
-                others = [(P, subtrees - 2), (i_sin, 1), (cos, spare - 1)]
-                by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
-    return _product((P, 2), *rest), _product((Q, 2), *rest), by_class
-
-
-def _product(*powers: tuple[F, int]) -> F:
-    """The product of the given powers, at least one exponent above 0; powers by repeated squaring."""
-    factors: list[F] = []
-    for base, exponent in powers:
-        square, bits = base, exponent
-        while bits:
-            if bits & 1:
-                factors.append(square)
-            bits >>= 1
-            square = square * square
-    return reduce(lambda product, factor: product * factor, factors)
-
-
-# (φ − b_m)^q is a(φ) + b_m b(φ), and (b_j − z)^q is c(z) + b_j d(z), because b² = 1: (a, b, c, d), lowest power first.
-_EXPANSIONS: Final[dict[int, tuple[Powers, Powers, Powers, Powers]]] = {
-    1: ((0, 1), (-1,), (0, -1), (1,)),
-    2: ((1, 0, 1), (0, -2), (1, 0, 1), (0, -2)),
-    3: ((0, 3, 0, 1), (-1, 0, -3), (0, -3, 0, -1), (1, 0, 3)),
-}
-
-
-def _assemble(
-    levels: Levels,
-    stage: int,
-    c: float,
-    cos: F,
-    i_sin: F,
-    prepare: Callable[[F], P],
-    integrate: Callable[[P, Powers, int, Powers], float],
-) -> StageGradient:
-    """Moments of M · gradient, class by class, as ``integrate`` computes E[weight · a(φ) φ′^q c(z)]."""
-    M = levels.level_end[stage]
-    one, m, weighted = _characteristic(levels, stage, cos, i_sin)
-    one, m, by_class = prepare(one), prepare(m), [(prepare(j), prepare(mj)) for j, mj in weighted]
-
-    def moment(q: int, j: P, mj: P) -> float:
+    def moment(q: int, j: Reals, mj: Reals) -> float:
         """E[((φ − b_m) φ′ (b_j − z))^q]."""
         a, b, plain, odd = _EXPANSIONS[q]
         without = integrate(one, a, q, plain) + integrate(j, a, q, odd)
         return without + integrate(m, b, q, plain) + integrate(mj, b, q, odd)
 
-    def common(q: int, j: P) -> float:
+    def common(q: int, j: Reals) -> float:
         """E[(φ φ′ (b_j − z))^q]: all that the columns share."""
         _, _, plain, odd = _EXPANSIONS[q]
         power = (0,) * q + (1,)
@@ -275,5 +147,79 @@ def _assemble(
         third=(cube - 3 * mean * square + 2 * mean**3) / M**3,
         shared=shared / M**2,
         sibling=(siblings - float(mean[0]) ** 2) / M**2,
-        c=c,
+        c=link.c,
     )
+
+
+@cache
+def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
+    """The exact moments of every stage's gradient."""
+    check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
+    return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
+
+
+def _laws(levels: Levels, stage: int) -> tuple[Reals, Reals, list[tuple[Reals, Reals]]]:
+    """The laws of S weighted by 1 and by b_m, and by (b_j, b_m b_j) for each class of key."""
+    M = levels.level_end[stage]
+    w = np.pi * np.arange(M + 1) / (M + 1)
+    shift = np.exp(1j * w * M)
+
+    def law(characteristic: Complexes) -> Reals:
+        return np.fft.fft(characteristic * shift).real / (M + 1)
+
+    one, m, by_class = _characteristic(levels, stage, np.cos(w) + 0j, 1j * np.sin(w))
+    return law(one), law(m), [(law(j), law(mj)) for j, mj in by_class]
+
+
+def _characteristic(
+    levels: Levels, stage: int, cos: Complexes, i_sin: Complexes
+) -> tuple[Complexes, Complexes, list[tuple[Complexes, Complexes]]]:
+    """E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key.
+
+    By the module's recursion, from the characteristic functions of one bit, cos w and i sin w.
+    """
+    tracked = [(i_sin, cos)]  # (P_j, Q_j) for j at levels 0, 1, … of a subtree; the last one is its root's, (Q, P)
+    for _ in range(stage):
+        Q, P = tracked[-1]
+        tracked = [(cos * P_j * P + i_sin * Q_j * Q, cos * Q_j * Q + i_sin * P_j * P) for P_j, Q_j in tracked]
+        tracked.append((cos * Q * Q + i_sin * P * P, cos * P * P + i_sin * Q * Q))
+    Q, P = tracked[-1]
+
+    subtrees, spare = levels.width(stage), levels.n - levels.k
+    rest = [(P, subtrees - 2), (cos, spare)]
+    by_class: list[tuple[Complexes, Complexes]] = []
+    for key in key_classes(levels, stage):
+        P_j, Q_j = tracked[key.level]
+        match key.kind:
+            case "child" | "inside":
+                # b_m is the product of two roots and j is below the first: b_m b_j leaves Q_j to the first subtree. For
+                # the child itself Q_j is P, because its square is 1.
+                by_class.append((_product((P_j, 1), (P, 1), *rest), _product((Q_j, 1), (Q, 1), *rest)))
+            case "outside":
+                others = [(P_j, 1), (P, subtrees - 3), (cos, spare)]
+                by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
+            case "irrelevant":
+                others = [(P, subtrees - 2), (i_sin, 1), (cos, spare - 1)]
+                by_class.append((_product((P, 2), *others), _product((Q, 2), *others)))
+    return _product((P, 2), *rest), _product((Q, 2), *rest), by_class
+
+
+def _product(*powers: tuple[Complexes, int]) -> Complexes:
+    """The product of the given powers, at least one exponent above 0; powers by repeated squaring."""
+    factors: list[Complexes] = []
+    for base, exponent in powers:
+        square, bits = base, exponent
+        while bits:
+            if bits & 1:
+                factors.append(square)
+            bits >>= 1
+            square = square * square
+    return reduce(lambda product, factor: product * factor, factors)
+
+
+# (φ − b_m)^q is a(φ) + b_m b(φ), and (b_j − z)^q is c(z) + b_j d(z), because b² = 1: (a, b, c, d), lowest power first.
+_EXPANSIONS: Final[dict[int, tuple[Powers, Powers, Powers, Powers]]] = {
+    1: ((0, 1), (-1,), (0, -1), (1,)),
+    2: ((1, 0, 1), (0, -2), (1, 0, 1), (0, -2)),
+    3: ((0, 3, 0, 1), (-1, 0, -3), (0, -3, 0, -1), (1, 0, 3)),
+}

@@ -1,4 +1,4 @@
-"""counting.py: counted gradients are within the stated bound of the float64 ones, and doubtful entries are computed again."""
+"""Gradients of Algorithm 1: counted ones are within the stated bound; those in chunks are the printed loss's, stage by stage."""
 
 import math
 from dataclasses import replace
@@ -7,13 +7,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from internalize.parity import ParityTree, get_link, solve
+from internalize import Curriculum
+from internalize.curriculum import Method
+from internalize.parity import (
+    LevelTransformer,
+    ParityTree,
+    add_trace,
+    draw_bits,
+    get_link,
+    parity_stages,
+    stage_input,
+    stage_loss,
+)
 from internalize.parity.algorithm1 import counting as engine
 from internalize.parity.algorithm1.counting import counted_gradient, counting_bound, gradient_to_round
 from internalize.parity.algorithm1.recovery import off_child_share, recovered_weights
-from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
-from internalize.parity.options import SolveOptions
+from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
 from internalize.parity.theory.freezing import off_child_mass
+from tests.strategies import randomised
 
 COSINE = get_link("cosine")
 
@@ -100,12 +111,29 @@ def test_bound_has_the_stated_size():
     assert math.isfinite(bounds[1])
 
 
-@pytest.mark.parametrize("curriculum", ["log-icot", "icot"])
-def test_solve_is_the_same_in_both_precisions(curriculum: str):
-    """float32 counts, float64 multiplies: one set of weights, and records that agree."""
-    options = SolveOptions(n=64, k=16, seed=3, curriculum=curriculum, test_samples=500)  # pyright: ignore[reportArgumentType]
-    results = [solve(replace(options, dtype=dtype)) for dtype in ("float32", "float64")]
-    assert results[0].exact_recovery
-    torch.testing.assert_close(results[0].weights, results[1].weights, rtol=0, atol=0)
-    for one, other in zip(*(result.stages for result in results), strict=True):
-        assert one.margin == pytest.approx(other.margin, abs=1e-7)
+TREES = [ParityTree.draw(10, 8, 1), ParityTree(9, (0, 1, 2, 3, 4, 5, 7, 8), (8, 0, 5, 2, 1, 7, 3, 4))]
+
+
+@pytest.mark.parametrize("method", ["log-icot", "icot"])
+@pytest.mark.parametrize("tree", TREES, ids=["drawn", "paired"])
+@pytest.mark.parametrize("name", ["cosine", "quartic"])
+def test_a_stage_is_the_curriculums(name: str, tree: ParityTree, method: Method):
+    """Both ways to the gradient equal autograd of the printed loss on the padded input, at any weights and at W = 0."""
+    link = get_link(name)
+    samples = Samples(tree, 3, 1000, 300, dtype=torch.float64, chunk=77)
+    sequence = add_trace(tree, draw_bits(tree.n, 3, 1000, 300, dtype=torch.float64))
+    for stage in parity_stages(tree.levels, Curriculum(method)):
+        top, hidden = stage.layers - 1, stage.supervised[0] - tree.levels.nodes(stage.layers).start
+        model = randomised(LevelTransformer(tree.n, tree.k, link, dtype=torch.float64))
+        wanted: list[torch.Tensor] = []
+        for scale in (1.0, 0.0):
+            model.W[top].data *= scale
+            loss = stage_loss(model(stage_input(sequence, stage), stage.layers), sequence, stage)
+            wanted = list(torch.autograd.grad(loss, list(model.W)[: stage.layers]))
+            found = all_gradients(samples, list(model.W), link, top, hidden)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        # With W = 0 in the layer that is read. Columns of hidden nodes are for the caller to drop.
+        everything, last = range(tree.levels.width(top + 1)), [tree.levels.width(top + 1) - 1]
+        for columns, of in ((None, everything[hidden:]), (last, last)):
+            found = gradient_at_zero(samples, list(model.W)[:top], link, columns)[:, -len(of) :]
+            torch.testing.assert_close(found, wanted[top][:, list(of)], rtol=0, atol=1e-12)
