@@ -81,7 +81,7 @@ def test_a_killed_process_loses_no_other_job(tmp_path: Path):
         (
             pretend.ended_by_a_library,
             MachineError,
-            "was ended by a library, whose message is above before its first run",
+            "was ended by the machine or a library, whose message is above before its first run",
         ),
     ],
 )

@@ -64,7 +64,10 @@ def test_the_verdict_outlives_an_impatient_reader(tmp_path: Path) -> None:
         ("ctypes.CDLL(None).exit(1)", MACHINE),  # as OpenMP does when it cannot start a thread
         ("cli.main = lambda: sys.exit('a library gives up'); cli.run()", MACHINE),
         ("leave(1)", 1),
-        ("cli._report_bug(ValueError, ValueError(), None)", BUG),
+        ("cli._end_with_error(ValueError, ValueError(), None)", BUG),
+        ("cli._end_with_error(MemoryError, MemoryError(), None)", MACHINE),
+        ("cli._end_with_error(OSError, OSError(24, 'Too many open files'), None)", MACHINE),
+        ("cli._end_with_error(OSError, OSError(5, 'Input/output error'), None)", BUG),
     ],
 )
 def test_only_we_decide_the_status(ending: str, status: int) -> None:
@@ -76,14 +79,28 @@ def test_only_we_decide_the_status(ending: str, status: int) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_threads_that_cannot_start_are_a_refusal(tmp_path: Path) -> None:
-    """A preloaded library refuses every thread after the third, as a limit on the number of processes would."""
+@pytest.mark.parametrize(
+    ("command", "few"),
+    [
+        ("certify --n 8 --k 4 --threads 16", 3),
+        ("solve --n 8 --k 4 --threads 2", 0),
+        ("solve --n 8 --k 4 --threads 2", 2),
+        ("solve --n 8 --k 4 --threads 1", 0),
+        ("sweep solve n=8 k=4 --seeds 0:2 --jobs 1", 0),
+    ],
+)
+def test_threads_that_cannot_start(command: str, few: int, tmp_path: Path) -> None:
+    """A preloaded library refuses every thread after the first few, as a limit on the number of processes would.
+
+    The command is refused, ended by the machine, or done; it never hangs, and it has no verdict without an answer.
+    """
     (tmp_path / "few.c").write_text(FEW_THREADS)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", "few.so", "few.c", "-ldl"], cwd=tmp_path, check=True)
-    done = shell("export LD_PRELOAD=$PWD/few.so; internalize certify --n 8 --k 4 --threads 16 --json", tmp_path)
-    assert (done.returncode, done.stdout) == (WRONG, "")
-    assert done.stderr.count("\n") == 1
-    assert "threads=16: the machine lets this process start" in done.stderr
+    done = shell(f"export LD_PRELOAD=$PWD/few.so FEW={few}; internalize {command} --out run --json", tmp_path)
+    assert done.returncode in (0, WRONG, MACHINE), done.stderr[-300:]
+    assert (done.returncode == 0) == bool(done.stdout)
+    if done.returncode == WRONG:
+        assert "the machine lets this process start" in done.stderr.splitlines()[-1]
 
 
 FEW_THREADS = """
@@ -91,10 +108,11 @@ FEW_THREADS = """
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 static int started;
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *argument) {
   static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
   if (!real) real = dlsym(RTLD_NEXT, "pthread_create");
-  return ++started > 3 ? EAGAIN : real(thread, attr, run, argument);
+  return ++started > atoi(getenv("FEW")) ? EAGAIN : real(thread, attr, run, argument);
 }
 """

@@ -1,5 +1,6 @@
 """parity/task: trees and stages; samples that are the same in any portion; matrices of bits, in C and in numpy."""
 
+import contextlib
 from itertools import pairwise
 
 import numpy as np
@@ -217,13 +218,27 @@ def test_one_ahead_keeps_the_order(threads: int):
     assert list(native.one_ahead(lambda item: item, [])) == []
 
 
-@pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])
-def test_no_compiler_is_no_error(compiler: str, monkeypatch: pytest.MonkeyPatch):
-    """Whatever is wrong with the compiler, numpy does it."""
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [
+        ("", None),
+        ("no-such-compiler", "No such file"),
+        ("false", "non-zero exit status 1"),
+        ("true", "cannot open shared object file"),
+        ("'", "No closing quotation"),
+        ("sh -c 'sleep 60; exit 1'", "timed out after 0.3 seconds"),
+        ("sh -c 'sleep 60 & exit 0'", "cannot open shared object file"),
+    ],
+)
+def test_no_compiler_is_no_error(compiler: str, said: str | None, monkeypatch: pytest.MonkeyPatch):
+    """Whatever is wrong with the compiler, numpy does the work; that is said once, unless there is none."""
     monkeypatch.setenv("CC", compiler)
+    if "timed out" in (said or ""):
+        monkeypatch.setattr(native, "COMPILER_SECONDS", 0.3)
     native.library.cache_clear()
     try:
-        assert native.library() is None
+        with pytest.warns(UserWarning, match=said) if said else contextlib.nullcontext():
+            assert native.library() is None
         assert not use_native(2**40)
     finally:
         native.library.cache_clear()

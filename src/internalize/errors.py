@@ -1,5 +1,7 @@
-"""What a user did wrong, told apart from what we did wrong."""
+"""What a user did wrong, what the machine cannot give, and what we did wrong, told apart."""
 
+import errno
+import re
 from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 WRONG: Final = 2
@@ -24,6 +26,21 @@ class InputError(ValueError):
 
 class MachineError(Exception):
     """The machine or a library ended the work, and what was finished is kept: one line and exit status 71."""
+
+
+_NOTHING_LEFT: Final = re.compile(
+    "start new thread|allocate memory|out of memory|map segment|temporarily unavailable|too many open files",
+    re.IGNORECASE,
+)
+"""How libraries say that there is no memory, thread or file handle left; they have no common class for it."""
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Return whether an error says that the machine has nothing left for us, or that a library in Rust gave up."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+    named = isinstance(error, MemoryError) or type(error).__name__ == "PanicException"
+    return named or _NOTHING_LEFT.search(str(error)) is not None
 
 
 class KilledReason(str):

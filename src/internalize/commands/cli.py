@@ -39,10 +39,10 @@ from internalize.commands.paper import Paper
 from internalize.commands.predict import Predict
 from internalize.commands.runs import Runs
 from internalize.commands.solve import Solve
-from internalize.commands.standard_streams import leave, protect
+from internalize.commands.standard_streams import leave, protect, settle_environment
 from internalize.commands.sweep import SweepShow, SweepSolve, SweepTrain
 from internalize.commands.train import Train
-from internalize.errors import BUG, INTERRUPTED, MACHINE, WRONG, InputError, MachineError
+from internalize.errors import BUG, INTERRUPTED, MACHINE, WRONG, InputError, MachineError, is_of_machine
 from internalize.parallel.interrupt import Interrupted
 
 _EXTRAS: Final = {"transformers": "lm", "accelerate": "lm", "datasets": "lm", "peft": "lm", "ray": "ray"}
@@ -122,8 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """The `internalize` command."""
+    settle_environment()
     protect()
-    sys.excepthook = _report_bug
+    sys.excepthook = _end_with_error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be asked to end is to be interrupted
     try:
         status = main()
@@ -233,9 +234,16 @@ def _is_rule(line: str) -> bool:
     return not line.strip("─-")
 
 
-def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    traceback.print_exception(kind, error, trace)
-    say("this is a bug; please report it with the lines above")
+def _end_with_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """End the process after an error that nothing has caught: a bug of ours, or a machine that has nothing left."""
+    if machine := is_of_machine(error):
+        reason = str(error).strip().partition("\n")[0]
+        say(f"the machine ended the work: {reason or 'no memory is left'}; what is finished is kept")
+    else:
+        traceback.print_exception(kind, error, trace)
+        say("this is a bug; please report it with the lines above")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(BUG)  # an exception would end in status 1, which means "done, and it does not hold"
+    os._exit(
+        MACHINE if machine else BUG
+    )  # an exception would end in status 1, which means "done, and it does not hold"

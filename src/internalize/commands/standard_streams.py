@@ -43,6 +43,13 @@ class LossTolerantStream(io.TextIOWrapper):
             os.close(nothing)
 
 
+def settle_environment() -> None:
+    """Take from libraries what the environment may ask of them and they cannot do. For processes of the command only."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy waits for ever for threads that could not be started
+    os.environ.update(MPLBACKEND="agg", MATPLOTLIBRC=os.devnull)  # our figures have one style and no window
+    os.environ.pop("SOURCE_DATE_EPOCH", None)  # nor a date, which matplotlib would read here
+
+
 def protect() -> None:
     """Let standard output and standard error be lost, and no library choose the status. For processes of the command only."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -58,13 +65,21 @@ def protect() -> None:
         before = getattr(sys, name)
         stream = LossTolerantStream(
             open(number, "wb", closefd=False),  # noqa: SIM115  (a descriptor, open as long as the process)
-            encoding=before.encoding if before else "utf-8",
+            encoding=before.encoding if before and _extends_ascii(before.encoding) else "utf-8",
             errors="backslashreplace",  # no terminal is too plain for an answer
             line_buffering=name == "stderr" or (before is not None and before.isatty()),
         )
         stream.lost = closed
         setattr(sys, name, stream)
     end_with(MACHINE)
+
+
+def _extends_ascii(encoding: str) -> bool:
+    """Return whether ASCII text stays as it is in an encoding: PYTHONIOENCODING may name any, and JSON has to remain JSON."""
+    try:
+        return "{}→".encode(encoding, "backslashreplace").startswith(b"{}")
+    except (LookupError, UnicodeError):
+        return False
 
 
 def leave(status: int) -> NoReturn:
@@ -77,4 +92,6 @@ def leave(status: int) -> NoReturn:
         status = NOT_WRITTEN
     sys.stderr.flush()
     end_with(status)
+    if sys.flags.inspect:  # PYTHONINSPECT hands SystemExit to our excepthook
+        os._exit(status)
     sys.exit(status)

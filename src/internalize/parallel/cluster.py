@@ -8,6 +8,8 @@ import contextlib
 import importlib
 import os
 import socket
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Generator
 from typing import Any, Final
@@ -18,7 +20,9 @@ from internalize.parallel.pool import J, JobTracker, Killed, outcome
 
 _AHEAD: Final = 2
 """Tasks sent for each CPU, so that none waits for us."""
-_ANSWER_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 20.0
+_PROBE: Final = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error')"
 
 
 def run_on_ray(
@@ -69,26 +73,39 @@ def run_on_ray(
 
 
 def load_ray(address: str | None = None) -> Any:
-    """Ray itself; refused where it is not installed, or where nobody answers at the address: Ray would go on asking."""
+    """Return Ray itself; refused where it is not installed, or where no cluster answers at the address."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it; else a warning
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it; otherwise a warning
     try:
         ray = importlib.import_module("ray")
     except ImportError:
         raise InputError("on=ray needs Ray, which is not installed: pip install 'internalize[ray]'") from None
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon:  # else a word of Ray's own, as auto
+    if address and not ray.is_initialized():
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+            _check_cluster(address)
         except (OSError, ValueError, OverflowError) as error:
             raise InputError(f"address={address!r} is not a Ray cluster that can be reached: {error}") from None
     return ray
 
 
+def _check_cluster(address: str) -> None:
+    """Raise an error if no cluster answers in time. Ray itself waits for minutes and cannot be interrupted: ask in a process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:  # otherwise a word of Ray's own, as auto
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    command, nothing = (sys.executable, "-c", _PROBE, address), subprocess.DEVNULL
+    try:
+        asked = subprocess.run(command, stdin=nothing, capture_output=True, timeout=_ANSWER_SECONDS, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no answer in {_ANSWER_SECONDS:g} seconds") from None
+    if asked.returncode:
+        raise OSError((asked.stderr.decode(errors="replace").splitlines() or ["Ray gives up"])[-1])
+
+
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int | None) -> Generator[Any]:
     """Ray, connected to a cluster; to the one that this process is connected to already, if it is."""
-    ray = load_ray(address)
+    ray = load_ray()
     if ray.is_initialized():
         yield ray
         return

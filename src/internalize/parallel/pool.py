@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from internalize.errors import MACHINE, InputError, KilledReason, MachineError
+from internalize.errors import MACHINE, InputError, KilledReason, MachineError, is_of_machine
 from internalize.parallel.exit_status import end_with
 from internalize.parallel.interrupt import Interrupted, Interruptible
 
@@ -216,7 +216,7 @@ def _how_killed(status: int) -> str | None:
     if status == 0:
         return "was stopped by somebody else"
     if status == MACHINE:
-        return "was ended by a library, whose message is above"
+        return "was ended by the machine or a library, whose message is above"
     if status > 0 or status in _CRASHES:
         return None
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
@@ -366,8 +366,8 @@ def _work(pipe: Connection) -> None:
     end_with(MACHINE)  # should a library end this process
     try:
         _work_on_jobs(pipe)
-    except BaseException:
-        end_with(1)
+    except BaseException as error:
+        end_with(MACHINE if is_of_machine(error) else 1)
         raise
     end_with(0)
 

@@ -1,19 +1,23 @@
 """The loops of ``native.c``, if this machine has a C compiler.
 
 They are compiled for this machine when first needed, which takes a fraction of a second, and not kept: there is no cache to go
-stale or to be another machine's. CC names the compiler, by default ``cc``.
+stale or to be another machine's. CC names the compiler, by default ``cc``. One that fails or takes too long is named in a
+warning, once per process, and numpy does the work.
 """
 
+import contextlib
 import ctypes
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -21,18 +25,40 @@ from numpy.typing import NDArray
 Result = TypeVar("Result")
 
 
+COMPILER_SECONDS: Final = 15.0
+"""After which a compiler is taken to hang."""
+
+
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled loops; None if there is no compiler, or none that can compile them."""
+    """Return the compiled loops; None if there is no compiler, or none that can compile them."""
+    compiler = os.environ.get("CC", "cc")
+    try:
+        return _compiled(shlex.split(compiler))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        if compiler not in ("cc", "") or not isinstance(error, FileNotFoundError):  # nobody has to have one
+            warnings.warn(f"compiler {compiler!r}: {error}; counting with numpy, which is slower", stacklevel=2)
+        return None
+
+
+def _compiled(compiler: Sequence[str]) -> ctypes.CDLL:
     source = Path(__file__).with_suffix(".c")
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "native.so"
-        command = [*shlex.split(os.environ.get("CC", "cc")), "-O3", "-march=native", "-shared", "-fPIC"]
-        try:
-            subprocess.run([*command, "-o", str(found), str(source)], check=True, capture_output=True)  # noqa: S603
-            return ctypes.CDLL(str(found))  # stays loaded when the file is gone
-        except (OSError, subprocess.CalledProcessError):
-            return None
+        command = [*compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", str(found), str(source)]
+        nothing = subprocess.DEVNULL
+        # In a session of its own, so that what it starts ends with it.
+        with subprocess.Popen(  # noqa: S603
+            command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+        ) as process:
+            try:
+                status = process.wait(COMPILER_SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        if status:
+            raise subprocess.CalledProcessError(status, command[0])
+        return ctypes.CDLL(str(found))  # stays loaded when the file is gone
 
 
 def in_threads(size: int, work: Callable[[int, int], None]) -> None:
