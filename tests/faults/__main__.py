@@ -15,10 +15,18 @@ from tools.results import path_of
 
 from internalize import __version__
 from internalize.storage.files import read_json, write_json
-from tests.faults import broken_files, command_lines, large_sweep, number_edges
+from tests.faults import (
+    broken_files,
+    command_lines,
+    foreign_folders,
+    large_sweep,
+    number_edges,
+    surroundings,
+    wrong_structures,
+)
 from tests.faults.harness import Outcome
 from tests.faults.process_faults import on_command
-from tests.faults.small_commands import COMMANDS
+from tests.faults.small_commands import COMMANDS, IN_PROCESSES
 
 STORED: Final = path_of("faults.json")
 Row = dict[str, Any]
@@ -35,9 +43,13 @@ class Part:
 
 
 FAMILIES: Final[dict[str, list[Part]]] = {
-    "kills": [Part(partial(on_command, "kills", name), *own.kills) for name, own in COMMANDS.items()],
-    "writes": [Part(partial(on_command, "writes", name), *own.writes) for name, own in COMMANDS.items()],
-    "together": [Part(partial(on_command, "together", name), *own.together) for name, own in COMMANDS.items()],
+    "kills": [Part(partial(on_command, "kills", name), *own.kills) for name, own in COMMANDS.items() if own.kills[0]],
+    "writes": [
+        Part(partial(on_command, "writes", name), *own.writes) for name, own in COMMANDS.items() if own.writes[0]
+    ],
+    "together": [
+        Part(partial(on_command, "together", name), *own.together) for name, own in COMMANDS.items() if own.together[0]
+    ],
     "files": [Part(broken_files.break_files, 3000, 60)],
     "lines": [Part(command_lines.ask_lines, 10_000, 75)],
     "numbers": [
@@ -47,6 +59,26 @@ FAMILIES: Final[dict[str, list[Part]]] = {
             partial(number_edges.compute, "one thread against two"), 44, 3
         ),  # takes longest, the more so on busy cores
     ],
+    "streams": [Part(partial(surroundings.lose_streams, kind), 120, 6) for kind in ("closed", "full", "broken")],
+    "limits": [
+        Part(partial(surroundings.limit, "threads"), 100, 4),
+        Part(partial(surroundings.limit, "processes"), 60, 2),
+        Part(partial(surroundings.limit, "memory"), 140, 4),
+        Part(partial(surroundings.limit, "files"), 100, 4),
+    ],
+    "links": [
+        Part(partial(foreign_folders.plant_links, kind), *counts)
+        for kind, counts in zip(foreign_folders.KINDS, ((160, 4), (80, 2), (80, 2), (80, 2), (160, 4)), strict=True)
+    ],
+    "structures": [
+        Part(partial(wrong_structures.change_structures, kind), *counts)
+        for kind, counts in zip(
+            wrong_structures.KINDS, ((200, 6), (120, 6), (80, 4), (100, 4), (260, 8), (80, 4)), strict=True
+        )
+    ],
+    "environments": [Part(partial(surroundings.put_into, variables), 60, 1) for variables in (1, 2)],
+    "workers": [Part(partial(on_command, "workers", name), 10, 0) for name in IN_PROCESSES],
+    "foreign": [Part(foreign_folders.visit_report, 160, 3)],
     "load": [Part(large_sweep.sweep, large_sweep.CELLS, 300)],
 }
 """Every family, in the order of the table."""
