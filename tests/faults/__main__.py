@@ -1,11 +1,13 @@
 """`make faults`: every family of faults in its long version, counted. Exit status 1 if anything was lost."""
 
 import argparse
+import multiprocessing
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,14 +69,11 @@ FAMILIES: Final[dict[str, list[Part]]] = {
         Part(partial(surroundings.limit, "files"), 100, 4),
     ],
     "links": [
-        Part(partial(foreign_folders.plant_links, kind), *counts)
-        for kind, counts in zip(foreign_folders.KINDS, ((160, 4), (80, 2), (80, 2), (80, 2), (160, 4)), strict=True)
+        Part(partial(foreign_folders.plant_links, kind), 140, 2) for kind in foreign_folders.KINDS if kind != "data"
     ],
     "structures": [
-        Part(partial(wrong_structures.change_structures, kind), *counts)
-        for kind, counts in zip(
-            wrong_structures.KINDS, ((200, 6), (120, 6), (80, 4), (100, 4), (260, 8), (80, 4)), strict=True
-        )
+        Part(partial(wrong_structures.change_structures, kind), 400 if kind == "language models" else 200, 4)
+        for kind in foreign_folders.KINDS
     ],
     "environments": [Part(partial(surroundings.put_into, variables), 60, 1) for variables in (1, 2)],
     "workers": [Part(partial(on_command, "workers", name), 10, 0) for name in IN_PROCESSES],
@@ -91,9 +90,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of what is random in them")
     parser.add_argument("--share", type=float, default=1.0, help="of the faults of the long version")
     parser.add_argument("--store", action="store_true", help=f"keep the counts in {STORED.name}, for the docs")
+    parser.add_argument("--jobs", type=int, default=1, help="parts of families at a time, each in a process of its own")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on in the folder of an interrupted campaign")
     asked = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    rows = [row for family in asked.only for row in run_family(family, asked.share, asked.seed, folder / family)]
+    folder = asked.resume or Path(tempfile.mkdtemp(prefix="faults-"))
+    print(f"--resume {folder} goes on with these, should they be interrupted", flush=True)
+    parts = [(family, number) for family in asked.only for number in range(len(FAMILIES[family]))]
+    run = partial(run_part, share=asked.share, seed=asked.seed, folder=folder)
+    with ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("spawn")) as pool:
+        done = pool.map(run, parts) if asked.jobs > 1 else map(run, parts)
+        rows = [row for of_part in done for row in of_part]
     print(table(rows))
     if asked.store:
         store(rows, asked.seed)
@@ -104,26 +110,36 @@ def main() -> int:
     return 0
 
 
-def run_family(family: str, share: float, seed: int, folder: Path) -> Iterator[Row]:
-    """Count the faults of one family by row of the table, and print each that is lost when it happens."""
-    for number, part in enumerate(FAMILIES[family]):
-        rows: dict[str, Row] = {}
+def run_part(part: tuple[str, int], share: float, seed: int, folder: Path) -> list[Row]:
+    """Count the faults of a part of a family by row of the table, and print each that is lost when it happens.
+
+    What is counted is kept in the folder, and a part that was counted there is not run again.
+    """
+    family, number = part
+    kept, asked = folder / f"{family}-{number}.json", {"share": share, "seed": seed}
+    if kept.exists() and (found := read_json(kept)).items() >= asked.items():
+        return found["rows"]
+    own = FAMILIES[family][number]
+    rows: dict[str, Row] = {}
+    began = time.monotonic()
+    count = round(own.long * share) or int(len(FAMILIES[family]) == 1)
+    shutil.rmtree(folder / family / str(number), ignore_errors=True)  # of a part that was interrupted
+    for what, lost in own.run(count, seed, folder / family / str(number)) if count else ():
+        row = rows.setdefault(
+            what, {"family": family, "what": what, "tried": 0, "survived": 0, "lost": 0, "seconds": 0.0}
+        )
+        row["tried"] += 1
+        row["lost" if lost else "survived"] += 1
+        row["seconds"] += time.monotonic() - began
         began = time.monotonic()
-        count = round(part.long * share) or int(len(FAMILIES[family]) == 1)
-        for what, lost in part.run(count, seed, folder / str(number)) if count else ():
-            row = rows.setdefault(
-                what, {"family": family, "what": what, "tried": 0, "survived": 0, "lost": 0, "seconds": 0.0}
-            )
-            row["tried"] += 1
-            row["lost" if lost else "survived"] += 1
-            row["seconds"] += time.monotonic() - began
-            began = time.monotonic()
-            if lost:
-                print(f"  LOST {what}: {lost}", flush=True)
-        for row in rows.values():
-            row["seconds"] = round(row["seconds"], 1)
-            print("{what}: {survived} of {tried} survived, {seconds:.0f} s".format_map(row), flush=True)
-            yield row
+        if lost:
+            print(f"  LOST {what}: {lost}", flush=True)
+    for row in rows.values():
+        row["seconds"] = round(row["seconds"], 1)
+        print("{what}: {survived} of {tried} survived, {seconds:.0f} s".format_map(row), flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(kept, {**asked, "rows": list(rows.values())})
+    return list(rows.values())
 
 
 def table(rows: list[Row]) -> str:
@@ -146,4 +162,6 @@ def store(rows: list[Row], seed: int, path: Path = STORED) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from tests.faults import __main__ as campaign  # the processes of --jobs find its functions by that name only
+
+    sys.exit(campaign.main())

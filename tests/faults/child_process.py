@@ -212,8 +212,8 @@ def _in_child(argv: list[str], below: Path, fault: Fault, heard: Path, small: bo
             (heard / "counts").write_text(counts)
     except SystemExit:
         raise
-    except BaseException:  # also the panics of libraries in Rust
-        sys.excepthook(*sys.exc_info())  # as the interpreter would; multiprocessing does not
+    except BaseException as error:  # also the panics of libraries in Rust
+        sys.excepthook(type(error), error, error.__traceback__)  # as the interpreter would; multiprocessing does not
 
 
 def _connect(streams: Sequence[Stream], heard: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ KINDS: Final[dict[str, Sequence[str]]] = {
     "comparisons": ("compare", "lm compare"),
     "reports": ("paper",),
     "language models": ("lm train", "lm train adaptive", "lm eval", "lm probe", "lm plan", "lm certify"),
+    "data": ("lm data",),
 }
 """The commands whose folders are of a kind."""
 READERS: Final[dict[str, Sequence[str]]] = {
@@ -57,18 +59,28 @@ class Subject(Undisturbed):
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name, folder)
-        self.states = {"finished": self.folder / "undisturbed"}
+        self.makers: dict[str, Callable[[Path], object]] = {"finished": lambda out: None}
         if self.command.resumes or self.command.several:
-            for state, share in (("begun", 0.35), ("nearly finished", 0.85)):
-                self.run(self.fresh(state), Fault("kill", round(self.ended.calls * share)))
-                self.states[state] = self.folder / state
+            self.makers |= {"begun": partial(self._kill, 0.35), "nearly finished": partial(self._kill, 0.85)}
         itself = [] if self.command.file else [self.argv(Path("OUT"))]
         self.asked = [*itself, *(line.split() for line in READERS.get(name, ()))]
 
+    def _kill(self, share: float, out: Path) -> None:
+        shutil.rmtree(out)
+        self.run(out, Fault("kill", round(self.ended.calls * share)))
+
+    def state(self, name: str) -> Path:
+        """One of the folders; a maker is given a finished one."""
+        found = self.folder / name.replace(" ", "_")
+        if not found.exists():
+            shutil.copytree(self.folder / "undisturbed", found)
+            self.makers[name](found)
+        return found
+
     def copied(self, state: str, number: int) -> Path:
         """A copy of one of the folders."""
-        out = self.fresh(f"{state}-{number}")
-        shutil.copytree(self.states[state], out, dirs_exist_ok=True)
+        out = self.folder / f"{state.replace(' ', '_')}-{number}"
+        shutil.copytree(self.state(state), out)
         return out
 
     def ask(self, argv: Sequence[str], out: Path, *names: str, fault: Fault = NO_FAULT) -> tuple[Ended, list[str]]:
@@ -141,12 +153,14 @@ VICTIMS: Final[dict[str, Callable[[Path, Path], Path]]] = {
 
 def plant_links(kind: str, count: int, seed: int, folder: Path) -> Iterator[Outcome]:
     """Put ``count`` links in the place of files and folders, also of those that are not there yet; what they point to stays."""
-    chance = random.Random(f"{kind} {seed}")
-    subjects = {name: Subject(name, folder) for name in KINDS[kind]}
-    cases = [case for name, subject in subjects.items() for case in _links(name, subject)]
-    for number, (name, state, path, to, argv) in enumerate(drawn(cases, count, chance)):
-        out = subjects[name].copied(state, number)
-        outside = folder / f"outside-{number}"
+    chance = random.Random(f"links {kind} {seed}")
+    for number, (subject, to) in enumerate(
+        zip(subjects(kind, count, chance, folder), itertools.cycle(VICTIMS), strict=False)
+    ):
+        state = chance.choice(sorted(subject.makers))
+        out, outside = subject.copied(state, number), folder / f"outside-{number}"
+        paths = {path.relative_to(whole) for whole in (out, subject.state("finished")) for path in whole.rglob("*")}
+        path = chance.choice([path for path in sorted(paths) if (out / path).parent.is_dir()])
         outside.mkdir()
         target = VICTIMS[to](outside / "victim", out / path)
         if (out / path).is_dir():
@@ -154,26 +168,25 @@ def plant_links(kind: str, count: int, seed: int, folder: Path) -> Iterator[Outc
         (out / path).unlink(missing_ok=True)
         (out / path).symlink_to(target)
         before = tree(outside)
-        argv = [*argv, *chance.choice(([], ["--json"]))]
-        _, wrong = subjects[name].ask(argv, out)
+        argv = [*chance.choice(subject.asked), *chance.choice(([], ["--json"]))]
+        _, wrong = subject.ask(argv, out)
         if changed := dict(before.items() ^ tree(outside).items()):
-            wrong.append(
-                f"changed outside: {', '.join(str(path.relative_to(outside)) for path in sorted(changed)[:3])}"
-            )
-        asked = f"{state} {name} in {out}, {path} is a link to {to}, then `{' '.join(argv)}`"
+            wrong.append(f"changed outside: {', '.join(str(own.relative_to(outside)) for own in sorted(changed)[:3])}")
+        asked = f"{state} in {out}, {path} is a link to {to}, then `{' '.join(argv)}`"
         yield outcome(f"links in {kind}", asked, wrong, out, outside)
 
 
-def _links(name: str, subject: Subject) -> Iterator[tuple[str, str, Path, str, Sequence[str]]]:
-    paths = {path.relative_to(state) for state in subject.states.values() for path in state.rglob("*")}
-    for state, path in itertools.product(subject.states, sorted(paths)):
-        if (subject.states[state] / path).parent.is_dir():
-            for to, argv in itertools.product(VICTIMS, subject.asked):
-                yield name, state, path, to, argv
+def subjects(kind: str, count: int, chance: random.Random, folder: Path) -> Iterator[Subject]:
+    """The commands of a kind in turn, each made when it is first its turn."""
+    made: dict[str, Subject] = {}
+    for name in drawn(KINDS[kind], count, chance):
+        if name not in made:
+            made[name] = Subject(name, folder)
+        yield made[name]
 
 
 def tree(folder: Path) -> dict[Path, str]:
-    """Every path of a folder, but for locks, with what tells that it was changed."""
+    """Every path of a folder with what tells that it was changed."""
     found: dict[Path, str] = {}
     for path in folder.rglob("*"):
         known = path.lstat()
@@ -181,7 +194,7 @@ def tree(folder: Path) -> dict[Path, str]:
             found[path] = f"{known.st_ino} {known.st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         else:
             found[path] = f"{known.st_ino} {known.st_mode}"
-    return {path: known for path, known in found.items() if not path.name.endswith(".lock")}
+    return found
 
 
 # Reports
@@ -194,32 +207,33 @@ def visit_report(count: int, seed: int, folder: Path) -> Iterator[Outcome]:
     theirs = {
         name: Undisturbed(name, folder).folder / "undisturbed" for name in ("train", "solve", "lm train", "sweep solve")
     }
-    runs = sorted(
-        path.parent.relative_to(paper.states["finished"]) for path in paper.states["finished"].rglob("config.json")
-    )
+    whole = paper.state("finished")
+    runs = sorted(path.parent.relative_to(whole) for path in whole.rglob("config.json"))
     changes = [
         *((_other_value, run) for run in runs for _ in range(6)),
         *((_other_file, run) for run in runs for _ in range(6)),
         *((_other_folder, run) for run in runs for _ in theirs),
         *((_stranger, run) for run in (*runs, Path(), Path("runs"), Path("runs/mine"), *{run.parent for run in runs})),
-        *((_nothing, Path()),) * 30,
+        *((_cannot_read, Path()),) * 30,
     ]
+    reads: dict[str, int] = {}
     for number, (change, run) in enumerate(drawn(changes, count, chance)):
-        state = chance.choice(sorted(paper.states))
+        state, fault = chance.choice(sorted(paper.makers)), NO_FAULT
         out = paper.copied(state, number)
-        if change is not _nothing and run in runs and not (out / run).exists():
-            (out / run).mkdir(parents=True)
+        if state not in reads:
+            reads[state] = paper.run(paper.copied(state, -1)).reads
+        if change is _cannot_read:
+            fault = Fault("unreadable", chance.randint(1, reads[state]))
+        elif run in runs:
+            (out / run).mkdir(parents=True, exist_ok=True)
         what = change(out / run, theirs, chance)
-        fault = Fault("unreadable", chance.randint(1, paper.ended.reads)) if change is _nothing else NO_FAULT
         before = _contents(out)
         argv = [*paper.asked[0], *chance.choice(([], ["--seed", "1"]))]
         _, wrong = paper.ask(argv, out, fault=fault)
-        if gone := before - _contents(out) - _goes_on(paper.states[state]):
+        if gone := before - _contents(out) - _goes_on(paper.state(state)):
             wrong.append(f"deleted: {', '.join(sorted(name for name, _ in gone)[:3])}")
-        done = f"{run} {what}" if change is not _nothing else f"reading fails at call {fault.at}"
-        yield outcome(
-            "foreign folders and reads that fail: paper", f"{state}, {done}, then `{' '.join(words)}`", wrong, out
-        )
+        asked = f"{state} in {out}, {run} {what} {fault.at or ''}, then `{' '.join(argv)}`"
+        yield outcome("foreign folders and reads that fail: paper", asked, wrong, out)
 
 
 Change = Callable[[Path, dict[str, Path], random.Random], str]
@@ -271,8 +285,9 @@ def _stranger(run: Path, theirs: dict[str, Path], chance: random.Random) -> str:
     return f"holds {name} of somebody"
 
 
-def _nothing(run: Path, theirs: dict[str, Path], chance: random.Random) -> str:
-    return ""
+def _cannot_read(run: Path, theirs: dict[str, Path], chance: random.Random) -> str:
+    """Nobody was there, and the disk fails once."""
+    return "is there, and reading fails at call"
 
 
 def _contents(out: Path) -> Counter[tuple[str, bytes]]:

@@ -48,7 +48,7 @@ def drawn(cases: Sequence[Any], count: int, chance: random.Random) -> Iterator[A
 
 # Streams
 
-_LOST: Final[dict[str, list[tuple[Stream, ...]]]] = {
+_LOST: Final[Mapping[str, Sequence[tuple[Any, ...]]]] = {
     "closed": list(itertools.product(("heard", "closed"), repeat=3)),
     "full": list(itertools.product(("heard",), ("heard", "full"), ("heard", "full"))),
     "broken": list(itertools.product(("heard",), *[("heard", *get_args(Stream)[3:])] * 2)),

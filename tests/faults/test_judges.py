@@ -83,12 +83,16 @@ def test_faults_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         yield from [Outcome("a"), Outcome("b", "all is gone"), *[Outcome("a")] * (count - 2)]
 
     monkeypatch.setitem(campaign.FAMILIES, "load", [campaign.Part(run, 10, 5)])
-    rows = list(campaign.run_family("load", 0.5, 0, tmp_path))
+    rows = campaign.run_part(("load", 0), 0.5, 0, tmp_path)
     assert [(row["what"], row["tried"], row["survived"], row["lost"]) for row in rows] == [
         ("a", 4, 4, 0),
         ("b", 1, 0, 1),
     ]
     assert "LOST b: all is gone" in capsys.readouterr().out
+    monkeypatch.setitem(campaign.FAMILIES, "load", [])
+    assert campaign.run_part(("load", 0), 0.5, 0, tmp_path) == rows  # it is not run again
+    with pytest.raises(IndexError):
+        campaign.run_part(("load", 0), 0.5, 1, tmp_path)
 
 
 # Answers

@@ -17,14 +17,10 @@ from safetensors.torch import load
 
 from internalize.commands import cli
 from internalize.lm.data.readers import read_examples, write_examples
-from tests.faults import foreign_folders
-from tests.faults.foreign_folders import Subject, tree
+from tests.faults.foreign_folders import subjects, tree
 from tests.faults.harness import Outcome, outcome
 from tests.faults.sandbox import PAGE_RESULTS
-from tests.faults.surroundings import drawn
 from tests.lm_runs import forget_digests
-
-KINDS: Final[dict[str, Sequence[str]]] = {**foreign_folders.KINDS, "data": ("lm data",)}
 
 # JSON
 
@@ -237,51 +233,52 @@ _CHANGES: Final[dict[str, Callable[[Path, random.Random], str]]] = {
 def change_structures(kind: str, count: int, seed: int, folder: Path) -> Iterator[Outcome]:
     """Change one thing in a file, ``count`` times, and let a command read it."""
     chance = random.Random(f"structures {kind} {seed}")
-    subjects = {name: Subject(name, folder) for name in KINDS[kind]}
-    for name, subject in subjects.items():
-        _add_states(name, subject)
-    cases = [
-        (name, state, path.relative_to(subject.states[state]), argv)
-        for name, subject in subjects.items()
-        for state in subject.states
-        for path in sorted(subject.states[state].rglob("*"))
-        if path.suffix in _CHANGES and path.is_file()
-        for argv in subject.asked
-    ]
-    for number, (name, state, path, argv) in enumerate(drawn(cases, count, chance)):
-        subject, out = subjects[name], subjects[name].copied(state, number)
-        how = _CHANGES[path.suffix](out / path, chance)
-        argv = [*argv, *chance.choice(([], ["--json"]))]
-        before = tree(out)
-        ended, wrong = subject.ask(
-            [word.replace("FILE", str(out / path)) for word in argv], out, path.name, path.parent.name
-        )
-        if ended.status == cli.WRONG and not subject.command.several and tree(out) != before:
+    for number, subject in enumerate(subjects(kind, count, chance, folder)):
+        if also := _ALSO.get(subject.command.name):
+            subject.makers |= also
+        state = chance.choice(sorted(subject.makers))
+        out = subject.copied(state, number)
+        path = chance.choice(sorted(path for path in out.rglob("*") if path.suffix in _CHANGES and path.is_file()))
+        how = _CHANGES[path.suffix](path, chance)
+        argv = [*chance.choice(subject.asked), *chance.choice(([], ["--json"]))]
+        before = _unlocked(out)
+        ended, wrong = subject.ask([word.replace("FILE", str(path)) for word in argv], out, path.name, path.parent.name)
+        if ended.status == cli.WRONG and not subject.command.several and _unlocked(out) != before:
             wrong.append("refused, and something was changed")
-        asked = f"{state} {name} in {out}, {path}: {how}; then `{' '.join(argv)}`"
+        asked = f"{state} in {out}, {path.relative_to(out)}: {how}; then `{' '.join(argv)}`"
         yield outcome(f"wrong structures: {kind}", asked, wrong, out)
 
 
-def _add_states(name: str, subject: Subject) -> None:
-    """What we read although no command of ours leaves it: weights in several files, results of `paper --full`, text."""
-    out = subject.copied("finished", 0)
-    match name:
-        case "lm train":
-            weights, other_name = out / "model" / "model.safetensors", "model-00001-of-00001.safetensors"
-            names = dict.fromkeys(load(weights.read_bytes()), other_name)
-            weights.rename(weights.with_name(other_name))
-            index = {"metadata": {"total_size": 1}, "weight_map": names}
-            (out / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
-            forget_digests(out / "model")
-            subject.states["sharded"] = out.rename(out.with_name("sharded"))
-        case "paper":
-            for path, kept in PAGE_RESULTS.items():
-                (out / path).parent.mkdir(parents=True)
-                shutil.copy(kept, out / path)
-            subject.states["full"] = out.rename(out.with_name("full"))
-        case "lm data":
-            write_examples(out / "examples.txt", read_examples(out / "examples.jsonl"), keep_steps=False)
-            (out / "examples.jsonl").unlink()
-            subject.states["as text"] = out.rename(out.with_name("as_text"))
-        case _:
-            shutil.rmtree(out)
+def _unlocked(out: Path) -> dict[Path, str]:
+    return {path: known for path, known in tree(out).items() if not path.name.endswith(".lock")}
+
+
+def _sharded(out: Path) -> None:
+    """A model whose weights are in several files."""
+    model = out / "model"
+    weights, index = model / "model.safetensors", model / "model.safetensors.index.json"
+    names = dict.fromkeys(load(weights.read_bytes()), "model-00001-of-00001.safetensors")
+    weights.rename(model / "model-00001-of-00001.safetensors")
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": names}))
+    forget_digests(model)
+
+
+def _with_results(out: Path) -> None:
+    """A report with the results of --full."""
+    for path, kept in PAGE_RESULTS.items():
+        (out / path).parent.mkdir(parents=True)
+        shutil.copy(kept, out / path)
+
+
+def _as_text(out: Path) -> None:
+    """Examples in lines of text."""
+    write_examples(out / "examples.txt", read_examples(out / "examples.jsonl"), keep_steps=False)
+    (out / "examples.jsonl").unlink()
+
+
+_ALSO: Final[dict[str, dict[str, Callable[[Path], None]]]] = {
+    "lm train": {"sharded": _sharded},
+    "paper": {"with results": _with_results},
+    "lm data": {"as text": _as_text},
+}
+"""What we read although no command of ours leaves it."""
