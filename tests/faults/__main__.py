@@ -61,23 +61,23 @@ FAMILIES: Final[dict[str, list[Part]]] = {
             partial(number_edges.compute, "one thread against two"), 44, 3
         ),  # takes longest, the more so on busy cores
     ],
-    "streams": [Part(partial(surroundings.lose_streams, kind), 120, 6) for kind in ("closed", "full", "broken")],
+    "streams": [Part(partial(surroundings.lose_streams, kind), 120, 3) for kind in ("closed", "full", "broken")],
     "limits": [
-        Part(partial(surroundings.limit, "threads"), 100, 4),
+        Part(partial(surroundings.limit, "threads"), 100, 2),
         Part(partial(surroundings.limit, "processes"), 60, 2),
-        Part(partial(surroundings.limit, "memory"), 140, 4),
-        Part(partial(surroundings.limit, "files"), 100, 4),
+        Part(partial(surroundings.limit, "memory"), 140, 2),
+        Part(partial(surroundings.limit, "files"), 100, 2),
     ],
     "links": [
         Part(partial(foreign_folders.plant_links, kind), 140, 2) for kind in foreign_folders.KINDS if kind != "data"
     ],
     "structures": [
-        Part(partial(wrong_structures.change_structures, kind), 400 if kind == "language models" else 200, 4)
+        Part(partial(wrong_structures.change_structures, kind), 400 if kind == "language models" else 200, 2)
         for kind in foreign_folders.KINDS
     ],
     "environments": [Part(partial(surroundings.put_into, variables), 60, 1) for variables in (1, 2)],
-    "workers": [Part(partial(on_command, "workers", name), 10, 0) for name in IN_PROCESSES],
-    "foreign": [Part(foreign_folders.visit_report, 160, 3)],
+    "workers": [Part(partial(on_command, "workers", name), 10, int(name == IN_PROCESSES[0])) for name in IN_PROCESSES],
+    "foreign": [Part(foreign_folders.visit_report, 160, 2)],
     "load": [Part(large_sweep.sweep, large_sweep.CELLS, 300)],
 }
 """Every family, in the order of the table."""

@@ -6,6 +6,7 @@ The streams, the memory, the threads and whatever else a process finds around it
 import atexit
 import contextlib
 import ctypes
+import itertools
 import multiprocessing
 import os
 import resource
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import forkserver
@@ -255,15 +256,24 @@ def _limit(limits: Mapping[Limit, int], library: ctypes.CDLL) -> dict[int, tuple
     most = {name: limits.get(name, 2**62) for name in ("threads", "processes")}
     for name in limits.keys() & most.keys():
         os.environ[f"REFUSING_{name.upper()}"] = str(limits[name])
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    used: dict[Limit, tuple[int, int]] = {
-        "memory": (resource.RLIMIT_AS, pages * resource.getpagesize()),
-        "files": (resource.RLIMIT_NOFILE, len([*Path("/proc/self/fd").iterdir()])),
+    system: dict[Limit, tuple[int, Callable[[int], int]]] = {
+        "memory": (resource.RLIMIT_AS, _memory_and),
+        "files": (resource.RLIMIT_NOFILE, _files_and),
     }
     before: dict[int, tuple[int, int]] = {}
-    for name in limits.keys() & used.keys():
-        kind, now = used[name]
+    for name in limits.keys() & system.keys():
+        kind, most_with = system[name]
         before[kind] = resource.getrlimit(kind)
-        resource.setrlimit(kind, (now + limits[name], before[kind][1]))
+        resource.setrlimit(kind, (most_with(limits[name]), before[kind][1]))
     library.system_arm(ctypes.c_long(most["threads"]), ctypes.c_long(most["processes"]))
     return before
+
+
+def _memory_and(more: int) -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + more
+
+
+def _files_and(more: int) -> int:
+    """The number that no file may have, or a greater one, if so many more can be opened: they take those that are free."""
+    used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    return next(itertools.islice((number for number in itertools.count() if number not in used), more, None))

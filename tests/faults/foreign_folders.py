@@ -47,8 +47,8 @@ READERS: Final[dict[str, Sequence[str]]] = {
         "lm train --data FILE --layers 1 --width 8 --heads 2 --batch 4 --steps 2 --eval-examples 2 --test-examples 2 --out OUT/new",
     ),
     "lm train": (
-        *("lm eval --examples 8 --model OUT", "lm probe --examples 64 OUT", "runs OUT"),
-        *("lm certify --examples 64 --only answer OUT", "lm plan --data parity:n=10,k=4 --steps 8 --model OUT/model"),
+        *("lm eval --examples 8 --model OUT", "lm probe OUT --examples 64", "runs OUT"),
+        *("lm certify OUT --examples 64 --only answer", "lm plan --data parity:n=10,k=4 --steps 8 --model OUT/model"),
     ),
 }
 """What else reads the folder OUT of a command, or a FILE in it."""

@@ -23,8 +23,14 @@ from tests.faults.harness import LIMIT, Answer, Outcome, complaints, outcome
 from tests.faults.line_strategies import commands
 from tests.faults.small_commands import COMMANDS, IN_PROCESSES, Undisturbed, timeless_json
 
-_NAMES: Final = [name for name in COMMANDS if name not in IN_PROCESSES[1:]]
+NAMES: Final = [name for name in COMMANDS if name not in IN_PROCESSES[1:]]
 """Of the commands that others work for only one: they take seconds to begin."""
+_FEW: Final = 10
+"""Up to so many attacks, that one is left out, too."""
+
+
+def _names(count: int) -> list[str]:
+    return [name for name in NAMES if count > _FEW or name not in IN_PROCESSES]
 
 
 class Usual:
@@ -62,7 +68,7 @@ def lose_streams(kind: str, count: int, seed: int, folder: Path) -> Iterator[Out
     But if there is an answer that standard output cannot take, which has a status of its own.
     """
     chance, usual = random.Random(f"{kind} {seed}"), Usual(folder)
-    cases = list(itertools.product(_NAMES, ((), ("--json",)), _LOST[kind][1:]))
+    cases = list(itertools.product(_names(count), ((), ("--json",)), _LOST[kind][1:]))
     cases = [case for case in cases if case[:2] != ("--help", ("--json",))]
     for number, (name, json, streams) in enumerate(drawn(cases, count, chance)):
         command = usual(name, *json)
@@ -111,7 +117,7 @@ def limit(kind: Limit, count: int, seed: int, folder: Path) -> Iterator[Outcome]
     """
     chance, usual = random.Random(f"{kind} {seed}"), Usual(folder)
     names = [
-        name for name in _NAMES if name != "--help" and (kind, name) != ("processes", "paper")
+        name for name in _names(count) if name != "--help" and (kind, name) != ("processes", "paper")
     ]  # its page has a commit
     for number, name in enumerate(drawn(names, count, chance)):
         threads = chance.choice(("1", "2", "4", "16")) if kind == "threads" and _has_threads(name) else ""

@@ -9,6 +9,7 @@ import random
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,7 +208,7 @@ _TABLES: Final[dict[str, Callable[[pl.DataFrame, str, str], pl.DataFrame]]] = {
     "structures": _becomes(lambda one: pl.struct(one)),
     "bytes": _becomes(lambda one: one.cast(pl.Binary)),
     "categories": _becomes(lambda one: one.cast(pl.Categorical)),
-    "dates": _becomes(lambda one: pl.lit("2020-01-01").cast(pl.Date)),
+    "dates": _becomes(lambda one: pl.lit(date(2020, 1, 1))),
     "not finite": _becomes(lambda one: pl.lit(float("nan"))),
     "huge": _becomes(lambda one: pl.lit(2**63, dtype=pl.UInt64)),
     "truth": _becomes(lambda one: pl.lit(True)),
