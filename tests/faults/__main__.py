@@ -1,11 +1,13 @@
 """`make faults`: every family of faults in its long version, counted. Exit status 1 if anything was lost."""
 
 import argparse
+import multiprocessing
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +17,18 @@ from tools.results import path_of
 
 from internalize import __version__
 from internalize.storage.files import read_json, write_json
-from tests.faults import broken_files, command_lines, large_sweep, number_edges
+from tests.faults import (
+    broken_files,
+    command_lines,
+    foreign_folders,
+    large_sweep,
+    number_edges,
+    surroundings,
+    wrong_structures,
+)
 from tests.faults.harness import Outcome
 from tests.faults.process_faults import on_command
-from tests.faults.small_commands import COMMANDS
+from tests.faults.small_commands import COMMANDS, IN_PROCESSES
 
 STORED: Final = path_of("faults.json")
 Row = dict[str, Any]
@@ -35,9 +45,13 @@ class Part:
 
 
 FAMILIES: Final[dict[str, list[Part]]] = {
-    "kills": [Part(partial(on_command, "kills", name), *own.kills) for name, own in COMMANDS.items()],
-    "writes": [Part(partial(on_command, "writes", name), *own.writes) for name, own in COMMANDS.items()],
-    "together": [Part(partial(on_command, "together", name), *own.together) for name, own in COMMANDS.items()],
+    "kills": [Part(partial(on_command, "kills", name), *own.kills) for name, own in COMMANDS.items() if own.kills[0]],
+    "writes": [
+        Part(partial(on_command, "writes", name), *own.writes) for name, own in COMMANDS.items() if own.writes[0]
+    ],
+    "together": [
+        Part(partial(on_command, "together", name), *own.together) for name, own in COMMANDS.items() if own.together[0]
+    ],
     "files": [Part(broken_files.break_files, 3000, 60)],
     "lines": [Part(command_lines.ask_lines, 10_000, 75)],
     "numbers": [
@@ -47,6 +61,23 @@ FAMILIES: Final[dict[str, list[Part]]] = {
             partial(number_edges.compute, "one thread against two"), 44, 3
         ),  # takes longest, the more so on busy cores
     ],
+    "streams": [Part(partial(surroundings.lose_streams, kind), 120, 3) for kind in ("closed", "full", "broken")],
+    "limits": [
+        Part(partial(surroundings.limit, "threads"), 100, 2),
+        Part(partial(surroundings.limit, "processes"), 60, 2),
+        Part(partial(surroundings.limit, "memory"), 140, 2),
+        Part(partial(surroundings.limit, "files"), 100, 2),
+    ],
+    "links": [
+        Part(partial(foreign_folders.plant_links, kind), 140, 2) for kind in foreign_folders.KINDS if kind != "data"
+    ],
+    "structures": [
+        Part(partial(wrong_structures.change_structures, kind), 400 if kind == "language models" else 200, 2)
+        for kind in foreign_folders.KINDS
+    ],
+    "environments": [Part(partial(surroundings.put_into, variables), 60, 1) for variables in (1, 2)],
+    "workers": [Part(partial(on_command, "workers", name), 10, int(name == IN_PROCESSES[0])) for name in IN_PROCESSES],
+    "foreign": [Part(foreign_folders.visit_report, 160, 2)],
     "load": [Part(large_sweep.sweep, large_sweep.CELLS, 300)],
 }
 """Every family, in the order of the table."""
@@ -59,9 +90,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of what is random in them")
     parser.add_argument("--share", type=float, default=1.0, help="of the faults of the long version")
     parser.add_argument("--store", action="store_true", help=f"keep the counts in {STORED.name}, for the docs")
+    parser.add_argument("--jobs", type=int, default=1, help="parts of families at a time, each in a process of its own")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on in the folder of an interrupted campaign")
     asked = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    rows = [row for family in asked.only for row in run_family(family, asked.share, asked.seed, folder / family)]
+    folder = asked.resume or Path(tempfile.mkdtemp(prefix="faults-"))
+    print(f"--resume {folder} goes on with these, should they be interrupted", flush=True)
+    parts = [(family, number) for family in asked.only for number in range(len(FAMILIES[family]))]
+    run = partial(run_part, share=asked.share, seed=asked.seed, folder=folder)
+    with ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("spawn")) as pool:
+        done = pool.map(run, parts) if asked.jobs > 1 else map(run, parts)
+        rows = [row for of_part in done for row in of_part]
     print(table(rows))
     if asked.store:
         store(rows, asked.seed)
@@ -72,26 +110,36 @@ def main() -> int:
     return 0
 
 
-def run_family(family: str, share: float, seed: int, folder: Path) -> Iterator[Row]:
-    """Count the faults of one family by row of the table, and print each that is lost when it happens."""
-    for number, part in enumerate(FAMILIES[family]):
-        rows: dict[str, Row] = {}
+def run_part(part: tuple[str, int], share: float, seed: int, folder: Path) -> list[Row]:
+    """Count the faults of a part of a family by row of the table, and print each that is lost when it happens.
+
+    What is counted is kept in the folder, and a part that was counted there is not run again.
+    """
+    family, number = part
+    kept, asked = folder / f"{family}-{number}.json", {"share": share, "seed": seed}
+    if kept.exists() and (found := read_json(kept)).items() >= asked.items():
+        return found["rows"]
+    own = FAMILIES[family][number]
+    rows: dict[str, Row] = {}
+    began = time.monotonic()
+    count = round(own.long * share) or int(len(FAMILIES[family]) == 1)
+    shutil.rmtree(folder / family / str(number), ignore_errors=True)  # of a part that was interrupted
+    for what, lost in own.run(count, seed, folder / family / str(number)) if count else ():
+        row = rows.setdefault(
+            what, {"family": family, "what": what, "tried": 0, "survived": 0, "lost": 0, "seconds": 0.0}
+        )
+        row["tried"] += 1
+        row["lost" if lost else "survived"] += 1
+        row["seconds"] += time.monotonic() - began
         began = time.monotonic()
-        count = round(part.long * share) or int(len(FAMILIES[family]) == 1)
-        for what, lost in part.run(count, seed, folder / str(number)) if count else ():
-            row = rows.setdefault(
-                what, {"family": family, "what": what, "tried": 0, "survived": 0, "lost": 0, "seconds": 0.0}
-            )
-            row["tried"] += 1
-            row["lost" if lost else "survived"] += 1
-            row["seconds"] += time.monotonic() - began
-            began = time.monotonic()
-            if lost:
-                print(f"  LOST {what}: {lost}", flush=True)
-        for row in rows.values():
-            row["seconds"] = round(row["seconds"], 1)
-            print("{what}: {survived} of {tried} survived, {seconds:.0f} s".format_map(row), flush=True)
-            yield row
+        if lost:
+            print(f"  LOST {what}: {lost}", flush=True)
+    for row in rows.values():
+        row["seconds"] = round(row["seconds"], 1)
+        print("{what}: {survived} of {tried} survived, {seconds:.0f} s".format_map(row), flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(kept, {**asked, "rows": list(rows.values())})
+    return list(rows.values())
 
 
 def table(rows: list[Row]) -> str:
@@ -114,4 +162,6 @@ def store(rows: list[Row], seed: int, path: Path = STORED) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from tests.faults import __main__ as campaign  # the processes of --jobs find its functions by that name only
+
+    sys.exit(campaign.main())

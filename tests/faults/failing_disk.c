@@ -1,6 +1,6 @@
 /* A disk that fails. Preloaded into a process, this counts the calls that change files below one folder, and at a given
-   call kills the process, stops it or takes the folder away, or has this call and all later ones fail. Below Python, so that
-   what libraries write by themselves is met as well. */
+   call kills the process, stops it or takes the folder away, or has this call and all later ones fail. Calls that read are counted
+   on their own, and one of them may fail. Below Python, so that what libraries do by themselves is met as well. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,24 +17,26 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum action { NOTHING, KILL, STOP, VANISH, FULL, READ_ONLY };
+enum action { NOTHING, KILL, STOP, VANISH, FULL, READ_ONLY, UNREADABLE };
 enum kind { OPEN, WRITE, SYNC, RENAME, MKDIR, UNLINK, TRUNCATE };
 
 static char below[PATH_MAX];
 static enum action action;
 static long at;
 static pid_t armed;
-static atomic_long calls;
+static atomic_long calls, reads;
 
 void disk_arm(const char *folder, int what, long when) {
     snprintf(below, sizeof below, "%s", folder);
     action = what;
     at = when;
     atomic_store(&calls, 0);
+    atomic_store(&reads, 0);
     armed = getpid();
 }
 
 long disk_calls(void) { return calls; }
+long disk_reads(void) { return reads; }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -53,7 +55,7 @@ static int is_below(int folder, const char *path) {
 /* One more call. 0, or the error that it has to fail with; *half if a part of it is to be done before it fails or is killed. */
 static int meet(enum kind kind, int *half) {
     long number = ++calls;
-    if (action == NOTHING || number < at) return 0;
+    if (action == NOTHING || action == UNREADABLE || number < at) return 0;
     if (half) *half = number == at && (action == KILL || action == FULL);
     if (number == at && action == KILL && !(half && *half)) kill(getpid(), SIGKILL);
     if (number == at && action == STOP) raise(SIGSTOP);
@@ -65,6 +67,15 @@ static int meet(enum kind kind, int *half) {
     if (action == FULL && kind != UNLINK && kind != TRUNCATE) return ENOSPC;
     if (action == READ_ONLY) return kind == WRITE || kind == SYNC ? EIO : EROFS;
     return 0;
+}
+
+/* One more call that reads, and whether it has to fail: one does, the next works again. */
+static int unreadable(int folder, const char *path) {
+    if ((action != NOTHING && action != UNREADABLE) || !is_below(folder, path)) return 0;
+    long number = ++reads;
+    if (action != UNREADABLE || number != at) return 0;
+    errno = EIO;
+    return 1;
 }
 
 #define FAIL_IF_MET(kind, folder, path, failure)                    \
@@ -98,6 +109,8 @@ PATHS(SYNC, fdatasync, (int file), (file), file, NULL)
         va_end(more);                                               \
         if (flags & (O_WRONLY | O_RDWR | O_CREAT)) {                \
             FAIL_IF_MET(OPEN, folder, path, -1)                     \
+        } else if (unreadable(folder, path)) {                      \
+            return -1;                                              \
         }                                                           \
         return REAL(name) arguments;                                \
     }
@@ -137,3 +150,12 @@ WRITES(pwrite64, (int file, const void *data, size_t size, off64_t to), (file, d
 WRITES(writev, (int file, const struct iovec *data, int size), (file, data, size), (file, data, size / 2))
 WRITES(sendfile, (int file, int from, off_t *offset, size_t size), (file, from, offset, size), (file, from, offset, size / 2))
 WRITES(sendfile64, (int file, int from, off64_t *offset, size_t size), (file, from, offset, size), (file, from, offset, size / 2))
+
+#define READS(name, parameters, arguments)                          \
+    ssize_t name parameters {                                       \
+        return unreadable(file, NULL) ? -1 : REAL(name) arguments;  \
+    }
+
+READS(read, (int file, void *data, size_t size), (file, data, size))
+READS(pread, (int file, void *data, size_t size, off_t from), (file, data, size, from))
+READS(pread64, (int file, void *data, size_t size, off64_t from), (file, data, size, from))

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import traceback
 import warnings
@@ -25,6 +26,15 @@ class Outcome(NamedTuple):
 
     row: str
     lost: str = ""
+
+
+def outcome(row: str, asked: str, wrong: Sequence[str], *folders: Path) -> Outcome:
+    """What came of something that was asked; what it has left in the folders stays only if something was wrong."""
+    if wrong:
+        return Outcome(row, f"{asked}: {'; '.join(wrong)}")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Outcome(row)
 
 
 @dataclass(frozen=True)
@@ -75,16 +85,25 @@ def _where(error: BaseException) -> str:
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
 
 
-def complaints(argv: Sequence[str], answer: Answer, *names: str) -> list[str]:
-    """What an answer has against docs/contract.md: status, one line for a mistake that has one of `names`, one JSON object."""
+def complaints(
+    argv: Sequence[str], answer: Answer, *names: str, others: Sequence[int] = (), noise: bool = False
+) -> list[str]:
+    """What an answer has against docs/contract.md: status, one line for a mistake that has one of `names`, one JSON object.
+
+    ``others`` are statuses that are right beside 0, 1 and 2; with ``noise`` libraries may have said something before.
+    """
     if answer.bug:
         return [answer.bug]
     found: list[str] = []
-    if answer.status not in (0, 1, cli.WRONG):
+    if answer.status not in (0, 1, cli.WRONG, *others):
         found.append(f"status {answer.status}")
+    if answer.status in (0, 1) and ("--json" in argv or answer.status == 1) and not answer.out:
+        found.append(f"status {answer.status} without an answer")
+    if "\x1b" in answer.out + answer.err:
+        found.append("an escape code is printed as it is")
     if answer.status == cli.WRONG:
         *before, last = answer.err.splitlines() or [""]
-        remarks = all(line.startswith("internalize: ") or _PROGRESS.fullmatch(line) for line in before)
+        remarks = noise or all(line.startswith("internalize: ") or _PROGRESS.fullmatch(line) for line in before)
         if not last.startswith("internalize: ") or not remarks:
             found.append(f"not a line that says why: {answer.err[:300]!r}")
         names = (*names, "") if names and "" in argv else names

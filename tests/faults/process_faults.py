@@ -1,7 +1,11 @@
 """Faults of a command in a process of its own: killed, a disk that fails, a second process on the same folder."""
 
+import contextlib
+import os
 import random
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -9,10 +13,11 @@ from typing import Any, Final, NamedTuple
 from filelock import FileLock, Timeout
 
 from internalize.commands import cli
+from internalize.errors import MACHINE
 from internalize.parity.experiments.phase import read_cells
 from internalize.storage.sweep_store import STORE
 from tests.faults.child_process import GONE, Action, Ended, Fault
-from tests.faults.harness import Outcome, one_line
+from tests.faults.harness import LIMIT, Outcome, complaints, one_line
 from tests.faults.small_commands import Undisturbed
 
 FAILURES: Final[dict[Action, str]] = {"full": "full disk", "read-only": "read-only disk", "vanish": "vanished folder"}
@@ -183,8 +188,45 @@ def _files(out: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
+# Killed workers
+
+
+def _killed_workers(command: Undisturbed, count: int, dice: random.Random) -> Iterator[Trial]:
+    """kill -9 of a process that a command has started, at a random moment; every other time of one after another.
+
+    A job whose process was killed is begun again. What is lost nevertheless is named with the signal, in a status for that, and
+    the same command then goes on to the bits of an undisturbed run.
+    """
+    for number in range(count):
+        out = command.fresh(f"worker-{number}")
+        child, moments = command.begin(out), list[str]()
+        end = time.monotonic() + LIMIT + 5 * command.ended.seconds
+        while child.alive and time.monotonic() < end and (number % 2 or not moments):
+            time.sleep(dice.uniform(0, 1 if number % 2 else command.ended.seconds))
+            if workers := child.workers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(dice.choice(workers), signal.SIGKILL)
+                    moments.append(f"{child.age:.2f} s")
+        ended = child.wait(max(0.0, end - time.monotonic()))
+        yield Trial(
+            out, [f"a worker killed after {', '.join(moments) or 'its end'}"], _wrong_without(command, out, ended)
+        )
+
+
+def _wrong_without(command: Undisturbed, out: Path, ended: Ended) -> str | None:
+    if ended.status == command.ended.status:
+        return command.wrong(out, ended)
+    if wrong := complaints(command.argv(out), ended.answer, others=(MACHINE,)):
+        return "; ".join(wrong)
+    if ended.status != MACHINE or "killed by SIGKILL" not in ended.said:
+        return f"ended with {ended.status}, saying {ended.said[-300:]!r}"
+    wrong = command.wrong(out, command.run(out))
+    return f"ended with {MACHINE}; then {wrong}" if wrong else None
+
+
 KINDS: Final[dict[str, tuple[str, Callable[[Undisturbed, int, random.Random], Iterator[Trial]]]]] = {
     "kills": ("kill -9", _kills),
     "writes": ("failed writes", _failed_writes),
     "together": ("two processes", _two_processes),
+    "workers": ("killed workers", _killed_workers),
 }

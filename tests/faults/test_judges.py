@@ -10,18 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
 from internalize.commands import cli
 from tests.faults import __main__ as campaign
-from tests.faults import broken_files, command_lines, number_edges
-from tests.faults.child_process import Fault, compiled
+from tests.faults import (
+    broken_files,
+    command_lines,
+    foreign_folders,
+    number_edges,
+    surroundings,
+    wrong_structures,
+)
+from tests.faults.child_process import NO_FAULT, USUAL, Around, Child, Ended, Fault, compiled
 from tests.faults.damages import DAMAGES, run_mark
 from tests.faults.harness import Answer, Outcome, complaints, one_line, told
 from tests.faults.line_strategies import Line
 from tests.faults.sandbox import Sandbox, sandbox
-from tests.faults.small_commands import Undisturbed, content, difference
+from tests.faults.small_commands import COMMANDS, Undisturbed, content, difference
 
 needs_disk = pytest.mark.skipif(compiled() is None, reason="the disk that fails is C, for Linux")
 
@@ -83,12 +91,127 @@ def test_faults_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         yield from [Outcome("a"), Outcome("b", "all is gone"), *[Outcome("a")] * (count - 2)]
 
     monkeypatch.setitem(campaign.FAMILIES, "load", [campaign.Part(run, 10, 5)])
-    rows = list(campaign.run_family("load", 0.5, 0, tmp_path))
+    rows = campaign.run_part(("load", 0), 0.5, 0, tmp_path)
     assert [(row["what"], row["tried"], row["survived"], row["lost"]) for row in rows] == [
         ("a", 4, 4, 0),
         ("b", 1, 0, 1),
     ]
     assert "LOST b: all is gone" in capsys.readouterr().out
+    monkeypatch.setitem(campaign.FAMILIES, "load", [])
+    assert campaign.run_part(("load", 0), 0.5, 0, tmp_path) == rows  # it is not run again
+    with pytest.raises(IndexError):
+        campaign.run_part(("load", 0), 0.5, 1, tmp_path)
+
+
+# What a process finds around it
+
+
+@needs_disk
+@pytest.mark.parametrize(
+    ("words", "around", "fault", "status", "said"),
+    [
+        ("predict --n 4 --k 2", Around(("heard", "closed", "heard")), NO_FAULT, 74, "standard output"),
+        ("predict --n 4 --k 2", Around(("heard", "full", "heard")), NO_FAULT, 74, "No space"),
+        ("predict --n 4 --k 2", Around(("heard", "broken after 0 lines", "heard")), NO_FAULT, 0, ""),
+        ("train --n 0", Around(("heard", "heard", "closed")), NO_FAULT, 2, ""),
+        ("certify --n 4 --k 2 --threads 9", Around(limits={"threads": 2}), NO_FAULT, 2, "start 2 more threads"),
+        ("sweep solve n=4 k=2 --jobs 2 --out OUT", Around(limits={"processes": 0}), NO_FAULT, 71, "cannot start a process"),
+        ("train --n 4 --k 2 --steps 1 --out OUT", Around(limits={"files": 0}), NO_FAULT, 2, "Too many open files"),
+        ("certify --run OUT", Around(), Fault("unreadable", 1), 2, "Input/output error"),
+    ],
+)  # fmt: skip
+def test_what_a_process_needs_is_taken_from_it(
+    words: str, around: Around, fault: Fault, status: int, said: str, tmp_path: Path
+):
+    if "--run" in words:
+        (tmp_path / "config.json").write_text("{}")
+    ended = Child(words.replace("OUT", str(tmp_path)).split(), tmp_path, fault, around=around).wait()
+    assert (ended.status, said in ended.said) == (status, True), ended
+    assert bool(ended.printed) == (around.streams[1] == "heard" and status == 0)
+
+
+@needs_disk
+@pytest.mark.parametrize(
+    ("worse", "words"),
+    [
+        ({"status": 1}, "status 1, not"),
+        ({"status": None}, "no end"),
+        ({"said": "Traceback"}, "a traceback"),
+        ({"printed": "{}"}, "another answer"),
+    ],
+)
+def test_what_a_lost_stream_did_is_seen(worse: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    honest = Undisturbed.run
+
+    def run(self: Undisturbed, out: Path, *more: Any, around: Around = USUAL, **others: Any) -> Ended:
+        ended = honest(self, out, *more, **others)
+        return ended if around is USUAL else replace(ended, **worse)
+
+    monkeypatch.setattr(Undisturbed, "run", run)
+    monkeypatch.setattr(surroundings, "NAMES", ["predict"])
+    lost = [lost for _, lost in surroundings.lose_streams("full", 6, 0, tmp_path)]
+    assert any(words in line for line in lost)
+
+
+def test_an_environment_is_changed(tmp_path: Path):
+    """The interpreter itself refuses to begin with this one, and the command never sees it."""
+    command = Undisturbed.__new__(Undisturbed)
+    command.command, command.made, command.more = COMMANDS["a mistake"], tmp_path, ()
+    assert surroundings._ask(command, tmp_path / "a", {"PYTHONUTF8": None}).status == 2
+    assert surroundings._ask(command, tmp_path / "b", {"PYTHONUTF8": "x"}).status == 1
+
+
+# What others put into folders
+
+
+@needs_disk
+@pytest.mark.parametrize(
+    ("family", "kind", "harm", "words"),
+    [
+        (foreign_folders.plant_links, "run folders", "outside-0/new", "changed outside: new"),
+        (wrong_structures.change_structures, "run folders", "", "status 70"),
+    ],
+)
+def test_harm_to_folders_is_seen(
+    family: Any, kind: str, harm: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    honest = foreign_folders.Subject.ask
+
+    def ask(self: Any, argv: Any, out: Path, *names: str, **more: Any) -> Any:
+        ended, wrong = honest(self, ["--help"], out, *names, **more)
+        if harm:
+            (tmp_path / harm).write_text("x")
+            return ended, wrong
+        return ended, complaints(argv, Answer(70, "", ""))
+
+    monkeypatch.setattr(foreign_folders.Subject, "ask", ask)
+    ((_, lost),) = family(kind, 1, 0, tmp_path)
+    assert words in lost
+
+
+@needs_disk
+def test_a_run_that_paper_deletes_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    honest = foreign_folders.Subject.ask
+
+    def ask(self: Any, argv: Any, out: Path, **more: Any) -> Any:
+        found = honest(self, argv, out, **more)
+        for path in out.glob("runs/success*/result.json"):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(foreign_folders.Subject, "ask", ask)
+    lost = [lost for _, lost in foreign_folders.visit_report(3, 0, tmp_path)]
+    assert any("deleted: result.json" in line for line in lost)
+
+
+def test_structures_differ():
+    """Of a small document there are many others, all of which can be written."""
+    document = {"version": 1, "rows": [{"n": 4, "name": "x"}, {"n": 5}], "empty": []}
+    found = {wrong_structures._text(wrong_structures.other(document, random.Random(seed))[0]) for seed in range(300)}
+    assert len(found) > 100
+    assert document == {"version": 1, "rows": [{"n": 4, "name": "x"}, {"n": 5}], "empty": []}
+    table = pl.DataFrame({"n": [1, 2], "name": ["x", "y"]})
+    assert all(change(table, "n", "new") is not None for change in wrong_structures._TABLES.values())
 
 
 # Answers
