@@ -1,6 +1,10 @@
 # Two commands matter: `make paper` and `make test`. Both set everything up first.
 # `make` alone lists the targets.
 
+ifeq ($(OS),Windows_NT)
+$(error internalize runs on Linux and macOS. On Windows use WSL)
+endif
+
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed

@@ -1,6 +1,7 @@
 """Shared by all tests: shapes are checked at run time, hypothesis has no deadline, one thread."""
 
 import os
+import shutil
 
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -34,6 +35,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     from tests.tiny import tiny_runs  # late: it imports what draws the page
 
     return tiny_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the browser. A fixture, so that a test is skipped, and counted, where there is none."""
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("no chromium on the path, and CHROMIUM is not set")
+    return found
 
 
 @pytest.hookimpl(hookwrapper=True)

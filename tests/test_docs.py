@@ -90,6 +90,16 @@ def test_other_programs_are_there():
     assert seen > 10
 
 
+def test_examples_of_tasks_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]):
+    pairs = re.findall(
+        r"^internalize (lm data --data .*)\n(.*\|\|.*)$", BY_NAME["docs/lm/data.md"].read_text("utf-8"), re.MULTILINE
+    )
+    assert len(pairs) > 3
+    for words, line in pairs:
+        assert main(words.split()) == 0
+        assert capsys.readouterr().out == f"{line}\n"
+
+
 @pytest.mark.parametrize(
     "heading",
     [

@@ -1,8 +1,6 @@
 """The page in a real browser: from a file, without a word from the network, by mouse, keyboard and touch."""
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +13,6 @@ from internalize.parity.options import SolveOptions
 from internalize.report.figures import law
 from internalize.report.page import ReportInputs, write_report
 from tests.tiny import OPTIONS
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    """Not looked for when tests are collected: a test that is skipped there is not seen to be missing."""
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("no chromium on the path, and CHROMIUM is not set")
-    return found
 
 
 @pytest.fixture(scope="module")

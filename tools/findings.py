@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.language import language_tables
+from tools.language_records import records
 from tools.numbers import with_numbers
 from tools.results import DOCS, path_of, read, stored
 from tools.seeds import check_options, each_against_linear, with_more_seeds
@@ -320,7 +321,7 @@ def all_tables() -> dict[str, str]:
         "generation": (GENERATION, stored("lm-generation")["rows"]),
     }
     made = tables(stored("compare")["rows"]) | bench_tables(stored("bench")) | finite_tables(stored("finite-n"))
-    return made | _written({**language_tables(), **others})
+    return made | records() | _written({**language_tables(), **others})
 
 
 def filled(page: str, found: dict[str, str]) -> str:

@@ -8,11 +8,15 @@ starts, the environment is built anew; with it, a changed pyproject.toml only ad
 to pip, so that a pip which outlives a killed make is waited for and not raced.
 """
 
-import fcntl
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+if sys.platform == "win32":
+    sys.exit("internalize runs on Linux and macOS; on Windows use WSL")
+
+import fcntl
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"

@@ -28,18 +28,23 @@ def ahead(row: columns.Row) -> str:
     if found is None:
         return "–"
     least = found["exact_match_low"]
-    return f"{found['exact_match']:+.4f}" + ("" if least is None else f" (≥ {least:+.4f})")
+    return _signed(found["exact_match"]) + ("" if least is None else f" (≥ {_signed(least)})")
+
+
+def _signed(value: float) -> str:
+    """With a sign, unless it is rounded to nothing."""
+    return f"{value:+.4f}" if abs(value) >= 0.00005 else "0.0000"
 
 
 EQUAL: Columns = {
     **{
         name: columns.LANGUAGE[name]
-        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages gone through")
+        for name in ("method", "seeds", "solved", "exact match (95 % over seeds)", "stages trained")
     },
-    "ahead of linear (one-sided 95 %)": ahead,
-    "updates": columns.LANGUAGE["updates in all"],
+    "difference from linear ICoT (one-sided 95 %)": ahead,
+    "updates": columns.LANGUAGE["all updates"],
 }
-WORDS: Columns = {**EQUAL, "words of the answer right": lambda row: f"{row['word_match']:.3f}"}
+WORDS: Columns = {**EQUAL, "words right": lambda row: f"{row['word_match']:.3f}"}
 REMOVES = {
     "adaptive": "everything at once",
     "icot": "token by token",
@@ -49,7 +54,7 @@ REMOVES = {
 }
 TREE: Columns = {
     "method": EQUAL["method"],
-    "a stage removes": lambda row: (
+    "a stage hides": lambda row: (
         REMOVES.get(f"{row['method']} {row['levels']}") or REMOVES[row["method"]]  # what has no levels has one way
     ),
     **WORDS,
@@ -64,34 +69,15 @@ DEPTH: Columns = {
 }
 
 
-def over_counted(name: str) -> Callable[[columns.Row], str]:
-    """Updates after the explicit stage over those of linear ICoT in another table, on the seeds that both have."""
-
-    def cell(row: columns.Row) -> str:
-        linear = row_of(rows_of(name), LINEAR)
-        return columns.over_linear({"against_linear": against_linear(row["each"], linear["each"])})
-
-    return cell
-
-
-def scattered(counted: str) -> Columns:
-    """Of a comparison with scattered replay, beside the one with replay of counts."""
-    return {
-        **{
-            name: cell
-            for name, cell in columns.LANGUAGE.items()
-            if name not in ("stages gone through", "updates in all")
-        },
-        "over linear's with replay of counts (95 %)": over_counted(counted),
-    }
+UPDATES: Columns = {name: columns.LANGUAGE[name] for name in columns.LANGUAGE if name != "all updates"}
 
 
 LANGUAGE: dict[str, Columns] = {
-    "lm-fine": {name: columns.LANGUAGE[name] for name in columns.LANGUAGE if name != "updates in all"},
+    "lm-fine": UPDATES,
     "lm-parity": columns.LANGUAGE,
     "lm-parity-30": columns.LANGUAGE,
-    "lm-scattered": scattered("lm-parity"),
-    "lm-scattered-30": scattered("lm-parity-30"),
+    "lm-scattered": UPDATES,
+    "lm-scattered-30": UPDATES,
     "lm-multiply-scattered": EQUAL,
     "lm-multiply-3": EQUAL,
     "lm-multiply-tree": TREE,
@@ -127,11 +113,11 @@ def share_of_first(row: columns.Row) -> float:
 
 RULER: Columns = {
     "replay": lambda row: row["replay"],
-    "n, k": lambda row: row["data"].removeprefix("parity:n=").replace(",k=", ", "),
+    "n, k": lambda row: _size(row),
     "method": lambda row: row["method"],
-    "over linear's (95 %)": columns.over_linear,
-    "less first evaluations (95 %)": less_first_evaluations,
-    "first evaluations, of linear's updates": lambda row: f"{share_of_first(row['linear']):.0%}",
+    "ratio to linear ICoT (95 %)": columns.over_linear,
+    "without first evaluations (95 %)": less_first_evaluations,
+    "share of first evaluations in linear ICoT": lambda row: f"{share_of_first(row['linear']):.0%}",
 }
 """What the lead in updates owes to how often one looks."""
 COMPARED = {"counts": ("lm-parity", "lm-parity-30"), "scattered": ("lm-scattered", "lm-scattered-30")}
@@ -146,6 +132,38 @@ def ruler() -> list[Row]:
         for row in rows_of(name)
         if row["method"] != LINEAR
     ]
+
+
+def _ratio_to(method: str | None) -> Callable[[columns.Row], str]:
+    """Updates after the explicit stage over those with replay of counts, of a method or of the row's own."""
+
+    def cell(row: columns.Row) -> str:
+        others = [other for other in row["counts"] if other["method"] == (method or row["method"])]
+        return (
+            columns.over_linear({"against_linear": against_linear(row["each"], others[0]["each"])}) if others else "–"
+        )
+
+    return cell
+
+
+REPLAY: Columns = {
+    "n, k": lambda row: _size(row),
+    "method": lambda row: row["method"],
+    "updates after the explicit stage": lambda row: columns.number(row["steps_after_explicit"]),
+    "ratio to the method itself with replay of counts (95 %)": _ratio_to(None),
+    "ratio to linear ICoT with replay of counts (95 %)": _ratio_to(LINEAR),
+}
+"""What scattered replay changes."""
+
+
+def replays() -> list[Row]:
+    """A row for every method with scattered replay, and the rows with replay of counts beside it."""
+    names = zip(COMPARED["scattered"], COMPARED["counts"], strict=True)
+    return [{**row, "counts": rows_of(counts)} for scattered, counts in names for row in rows_of(scattered)]
+
+
+def _size(row: columns.Row) -> str:
+    return row["data"].removeprefix("parity:n=").replace(",k=", ", ")
 
 
 def at_most(row: columns.Row) -> str:
@@ -211,7 +229,7 @@ def runs_that_went_back() -> list[Row]:
 CERTIFIED: Columns = {
     "name": lambda row: f"`{row['statement']}`",
     "at most": lambda row: f"{row['bound']:g}",
-    "measured, model by model": lambda row: ", ".join(f"{own['measured']:.2f}" for own in row["models"]),
+    "measured, per model": lambda row: ", ".join(f"{own['measured']:.2f}" for own in row["models"]),
     "verdicts": lambda row: ", ".join(
         f"{count} {verdict}" for verdict, count in Counter(own["verdict"] for own in row["models"]).items()
     ),
@@ -231,6 +249,7 @@ def language_tables() -> Tables:
     found: Tables = {name: (own, rows_of(name)) for name, own in LANGUAGE.items()}
     found["lm-stalls"] = (STALLS, by_setting(rows_of("lm-stalls")))
     found["lm-ruler"] = (RULER, ruler())
+    found["lm-replay"] = (REPLAY, replays())
     found["lm-not-worse"] = (NOT_WORSE, not_worse())
     found["lm-went-back"] = (WENT_BACK, runs_that_went_back())
     found["lm-certify"] = (CERTIFIED, certified())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tools.language import ruler, runs_that_went_back, share_of_first
-from tools.results import against_linear, row_of, stored
+from tools.results import row_of, stored
 
 from internalize.intervals import mean_interval
 from internalize.lm.data.source import open_source
@@ -114,13 +114,6 @@ def stalled_updates() -> list[int]:
 def missing(reason: str, key: str) -> list[float]:
     """The least and the most of what is known of the steps that are missing for a reason."""
     return _span([m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason])
-
-
-def over_counts(scattered: str, counts: str) -> Row:
-    """Log-ICoT's updates after the explicit stage with scattered replay over those with replay of counts."""
-    found = against_linear(*(_of_method(name, "log-icot")["each"] for name in (scattered, counts)))
-    assert found is not None
-    return {"ratio": found["ratio"], "interval": [found["ratio_low"], found["ratio_high"]]}
 
 
 def went_back() -> Row:

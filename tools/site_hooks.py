@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: pages from the files at the root, and formulas that need no script.
+"""What the site needs beyond mkdocs.yml: pages that are made when it is built, and formulas that need no script.
 
 mkdocs calls the functions that begin with ``on_``.
 """
@@ -15,6 +15,9 @@ from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from tools.api_summary import summary
+from tools.cli_reference import reference
 
 ROOT = Path(__file__).parents[1]
 FROM_ROOT = {
@@ -33,13 +36,27 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the pages from the root, their links as seen from docs/."""
+    """Add the pages from the root, their links as seen from docs/, and the command line."""
     for page, source in FROM_ROOT.items():
         text = re.sub(r"(?<=\]\()docs/", "", (ROOT / source).read_text(encoding="utf-8"))
         for other, name in FROM_ROOT.items():
             text = text.replace(f"]({name}", f"]({other}")
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "cli.md", content=reference()))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Let a page of the reference open with the names that are on it."""
+    if not page.file.src_uri.startswith("api/") or "\n::: " not in markdown:
+        return markdown
+    before, directive, after = markdown.partition("\n::: ")
+    return f"{before}\n{summary(markdown)}\n{directive}{after}"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark short code in sentences, which a line break would cut at a hyphen."""
+    return re.sub(r"<code>([^<\s]{1,24})</code>", r'<code class="short">\1</code>', html)
 
 
 class Formulas(Extension):

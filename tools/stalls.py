@@ -69,8 +69,8 @@ STALLS: Columns = {
     "replay": lambda row: row["replay_of"] if row["replay"] else "none",
     "loss on hidden slots": lambda row: "all" if row["hidden_loss"] else "none",
     "solved": lambda row: f"{sum(run['exact_match'] >= SOLVED for run in row['runs'])} of {len(row['runs'])}",
-    "their updates after explicit (mean)": after_explicit,
-    "steps missing in the end, and why": reasons,
+    "updates after the explicit stage, solved seeds (mean)": after_explicit,
+    "missing steps at the end, with reasons": reasons,
 }
 
 

@@ -115,11 +115,11 @@ LANGUAGE: Final[Columns] = {
     "seeds": lambda row: str(row["seeds"]),
     "solved": lambda row: str(row["solved"]),
     "exact match (95 % over seeds)": interval("exact_match"),
-    "stages gone through": lambda row: f"{row['attempts']:.3g}",
+    "stages trained": lambda row: f"{row['attempts']:.3g}",
     "updates to 99 %": lambda row: number(row["steps_to_99"]),
-    "of them after explicit": lambda row: number(row["steps_after_explicit"]),
-    "over linear's (95 %)": over_linear,
-    "updates in all": lambda row: number(row["steps"]),
+    "after the explicit stage": lambda row: number(row["steps_after_explicit"]),
+    "ratio to linear ICoT (95 %)": over_linear,
+    "all updates": lambda row: number(row["steps"]),
 }
 WAYS: Final = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalised"}
 

@@ -1,0 +1,73 @@
+"""What is distributed is whole: the wheel has the package, the sdist all that tests, site and make need."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from internalize import __version__
+from tests.documentation_pages import ROOT
+
+FOLDERS = ("benchmarks", "docs", "src", "tests", "tools")
+CACHES = ("__pycache__", ".egg-info")
+
+
+def files(folder: Path) -> set[str]:
+    """Return the files of a folder, from the root, without caches."""
+    found = (path.relative_to(ROOT) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in found if not any(part.endswith(CACHES) for part in path.parts)}
+
+
+def project_files() -> set[str]:
+    """Return the files of the project: those that git knows, or without git those of its folders."""
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        return {name for name in listed.splitlines() if (ROOT / name).exists()}
+    return set[str]().union(*(files(ROOT / folder) for folder in FOLDERS))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling")
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", out], cwd=ROOT, check=True, capture_output=True)
+    return out
+
+
+def test_the_wheel_has_the_package(built: Path):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {f"src/{name}" for name in archive.namelist() if name.startswith("internalize/")}
+    assert names == files(ROOT / "src" / "internalize")
+    assert {"src/internalize/py.typed", "src/internalize/report/templates/page.css"} < names
+
+
+def test_the_sdist_is_a_working_copy(built: Path):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert project_files() - names == set()
+    assert {"Makefile", "mkdocs.yml", "constraints.txt", "LOG.md", "CITATION.cff", "tools/install.py"} <= names
+
+
+def test_versions_and_names_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [__version__]
+    assert re.findall(r"^license: (.*)$", citation, re.MULTILINE) == [project["license"]]
+    tested = "Programming Language :: Python :: {}.{}".format(*sys.version_info)
+    assert tested in project["classifiers"], "the classifiers name the versions that the tests have run on"
+
+
+def test_make_on_windows_says_what_to_use():
+    if shutil.which("make") is None:
+        pytest.skip("no make on the path")
+    made = subprocess.run(["make", "OS=Windows_NT", "help"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    assert "WSL" in made.stderr
