@@ -39,10 +39,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
     """Add the pages from the root, the command line, and the notebooks."""
     for page, source in FROM_ROOT.items():
-        text = _seen_from_docs((ROOT / source).read_text(encoding="utf-8"))
-        for other, name in FROM_ROOT.items():
-            text = text.replace(f"]({name}", f"]({other}")
-        files.append(File.generated(config, page, content=text))
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=_seen_from_docs(text)))
     files.append(File.generated(config, "cli.md", content=reference()))
     for path in FOLDER.glob("*.ipynb"):
         files.append(File.generated(config, f"{FOLDER.name}/{path.stem}.md", content=as_markdown(read(path))))
