@@ -119,10 +119,10 @@ def check_schema(value: object, schema: object, path: Path) -> None:
     try:
         msgspec.convert(value, schema)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_place(error)}") from None
+        raise InputError(f"{path}: {explain(error)}") from None
 
 
-def _place(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """Return the message of msgspec with the place first: "rows[0].n: expected `int`, got `str`"."""
     message, _, place = str(error).partition(" - at ")
     place = place.strip("`").removeprefix("$").removeprefix(".")
