@@ -5,6 +5,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
@@ -62,8 +63,14 @@ BAD_JSON: dict[str, tuple[bytes, str]] = {
     "empty step": (b'{"question": "a", "steps": ["b", " "], "answer": "2"}', "a step is empty"),
     "empty answer": (b'{"question": "a", "steps": [], "answer": ""}', "the answer is empty"),
     "few levels": (b'{"question": "a", "steps": ["b", "c"], "answer": "2", "levels": [1]}', "1 levels for 2 steps"),
-    "levels": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": 1}', "levels: expected `array | null`, got `int`"),
-    "float": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [1.5]}', "levels[0]: expected `int`, got `float`"),
+    "levels": (
+        b'{"question": "a", "steps": ["b"], "answer": "2", "levels": 1}',
+        "levels: expected `array | null`, got `int`",
+    ),
+    "float": (
+        b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [1.5]}',
+        "levels[0]: expected `int`, got `float`",
+    ),
     "bool": (
         b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [true]}',
         "levels[0]: expected `int`, got `bool`",
@@ -142,10 +149,10 @@ class Counted(str):
 
     read = 0
 
-    def split(self, separator: str) -> list["Counted"]:
-        return [Counted(part) for part in super().split(separator)]
+    def split(self, *how: Any) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return [Counted(part) for part in super().split(*how)]
 
-    def find(self, wanted: str, start: int = 0) -> int:
+    def find(self, wanted: str, start: int = 0) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         found = super().find(wanted, start)
         Counted.read += (found + len(wanted) if found >= 0 else len(self)) - start
         return found
@@ -153,7 +160,14 @@ class Counted(str):
 
 @pytest.mark.parametrize(
     "text",
-    ["<<" * 40_000, "<<" * 40_000 + ">>", "<<1>>" * 20_000, "<<\n" * 40_000 + ">>", "<" * 80_001, "<< " * 40_000 + "\n>>"],
+    [
+        "<<" * 40_000,
+        "<<" * 40_000 + ">>",
+        "<<1>>" * 20_000,
+        "<<\n" * 40_000 + ">>",
+        "<" * 80_001,
+        "<< " * 40_000 + "\n>>",
+    ],
 )
 def test_groups_are_found_in_linear_time(text: str):
     Counted.read = 0
@@ -217,7 +231,9 @@ def test_from_a_dataset():
 
 def test_bad_rows_have_numbers():
     rows = [{"question": "a", "steps": ("b",), "answer": "2"}, {"question": "a", "steps": None, "answer": "2"}, {}]
-    with pytest.raises(InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: object missing required field `question`"):
+    with pytest.raises(
+        InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: object missing required field `question`"
+    ):
         from_dataset(rows)
     said: list[str] = []
     assert from_dataset(rows, skip_bad=True, say=said.append) == [Example("a", ("b",), "2")]

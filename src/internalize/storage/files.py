@@ -112,12 +112,15 @@ def parse_json(content: bytes, path: Path, schema: object = Json) -> Json:
     return cast("Json", value)
 
 
-def check_schema(value: object, schema: object, path: Path) -> None:
-    """Refuse a value read from a file if it does not fit the schema, with the place in it and what stands there."""
+def check_schema(value: object, schema: object, path: Path) -> Any:
+    """Refuse a value read from a file if it does not fit the schema, with the place in it and what stands there.
+
+    Return it as the schema has it, a dataclass for instance.
+    """
     import msgspec
 
     try:
-        msgspec.convert(value, schema)
+        return msgspec.convert(value, schema)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {explain(error)}") from None
 
