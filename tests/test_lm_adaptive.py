@@ -17,9 +17,10 @@ from internalize.errors import InputError
 from internalize.lm.evaluation.comparison import compare
 from internalize.lm.options import ScheduleOptions
 from internalize.lm.stages.schedule import Attempt, Best, Schedule
-from internalize.lm.training.callback import GOOD, StageCallback, restore_weights, trained_weights, whole_checkpoints
+from internalize.lm.training.callback import StageCallback, restore_weights, trained_weights
 from internalize.lm.training.models import PromptSpec
 from internalize.lm.training.train import train
+from internalize.lm.training.trainer_checkpoints import GOOD, whole_checkpoints
 from internalize.storage.files import load_tensors
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY, assert_same_weights, content

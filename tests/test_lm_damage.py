@@ -26,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
         ('{"version": 9}', "has version 9"),
-        ('{"version": 1}', "is damaged"),
-        ('{"version": 1, "curriculum": 3}', "is damaged"),
+        ('{"version": 1}', "internalize.json: it has no 'method'"),
+        ('{"version": 1, "curriculum": 3}', "internalize.json: expected `object`, got `int`"),
     ],
 )
 def test_damage_to_our_file_is_one_line(folder, content, message):
@@ -90,5 +90,5 @@ def test_a_tokenizer_without_a_token_for_unknown_words_is_one_line(folder):
 def test_a_dtype_that_is_none_is_one_line(folder, dtype: Any):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": dtype}))
-    with pytest.raises(InputError, match=f"dtype={dtype} in its config is not the name of one"):
+    with pytest.raises(InputError, match=r"config.json: dtype: expected `str \| null`, got"):
         model_config(LmModelOptions(model=str(folder)), vocabulary=5, end=0, longest=5)

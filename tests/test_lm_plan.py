@@ -329,7 +329,7 @@ def test_models_that_cannot_be_planned(tmp_path: Path):
     from transformers import T5Config
 
     T5Config(num_layers=1).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="cannot be planned"):
+    with pytest.raises(InputError, match="cannot be built"):
         plan(replace(TINY, model=str(tmp_path / "config.json")), ["log-icot"])
     GPT2Config(n_positions=4).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="4 positions, and the longest example needs"):

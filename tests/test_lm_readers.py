@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
+import re
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
@@ -11,7 +14,16 @@ from hypothesis import strategies as st
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.readers import MAX_LINE, as_json, from_dataset, read_examples, scan, text_line, write_examples
+from internalize.lm.data.readers import (
+    MAX_LINE,
+    as_json,
+    from_dataset,
+    read_examples,
+    scan,
+    split_groups,
+    text_line,
+    write_examples,
+)
 from internalize.lm.data.tasks import get_task
 
 DUCKS = Example("Janet’s ducks lay 16 eggs.  How much?", ("<<16-3-4=9>>", "<<9*2=18>>"), "18")
@@ -36,30 +48,36 @@ BAD_TEXT: dict[str, tuple[bytes, str]] = {
 }
 BAD_JSON: dict[str, tuple[bytes, str]] = {
     "blank": (b"", "the line is empty"),
-    "no JSON": (b"a||b #### 2", "not JSON: Expecting value"),
+    "no JSON": (b"a||b #### 2", "not JSON: JSON is malformed"),
     "cut": (b'{"question": "a"', "not JSON"),
-    "deep": (b"[" * 100_000, "not JSON"),
-    "list": (b'["a", [], "2"]', "not a JSON object but a list"),
-    "null": (b"null", "not a JSON object but null"),
-    "NaN": (b'{"question": "a", "steps": [], "answer": NaN}', "NaN is no number of JSON"),
-    "no question": (b'{"steps": [], "answer": "2"}', "no 'question'"),
+    "deep": (b"[" * 100_000, "expected `object`, got `array`"),
+    "list": (b'["a", [], "2"]', "expected `object`, got `array`"),
+    "null": (b"null", "expected `object`, got `null`"),
+    "NaN": (b'{"question": "a", "steps": [], "answer": NaN}', "not JSON: JSON is malformed"),
+    "no question": (b'{"steps": [], "answer": "2"}', "missing required field `question`"),
     "no steps": (b'{"question": "a", "answer": "2"}', "no 'steps'"),
-    "no answer": (b'{"question": "a", "steps": []}', "no 'answer'"),
-    "number": (b'{"question": "a", "steps": [], "answer": 2}', "'answer' is a number, not a string"),
-    "one string": (b'{"question": "a", "steps": "b", "answer": "2"}', "'steps' is a string, not a list"),
-    "step": (b'{"question": "a", "steps": ["b", 3], "answer": "2"}', "step 2 is a number"),
+    "no answer": (b'{"question": "a", "steps": []}', "missing required field `answer`"),
+    "number": (b'{"question": "a", "steps": [], "answer": 2}', "answer: expected `str`, got `int`"),
+    "one string": (b'{"question": "a", "steps": "b", "answer": "2"}', "steps: expected `array | null`, got `str`"),
+    "step": (b'{"question": "a", "steps": ["b", 3], "answer": "2"}', "steps[1]: expected `str`, got `int`"),
     "empty step": (b'{"question": "a", "steps": ["b", " "], "answer": "2"}', "a step is empty"),
     "empty answer": (b'{"question": "a", "steps": [], "answer": ""}', "the answer is empty"),
     "few levels": (b'{"question": "a", "steps": ["b", "c"], "answer": "2", "levels": [1]}', "1 levels for 2 steps"),
-    "levels": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": 1}', "'levels' is a number"),
-    "float": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [1.5]}', "the level '1.5' is a number"),
+    "levels": (
+        b'{"question": "a", "steps": ["b"], "answer": "2", "levels": 1}',
+        "levels: expected `array | null`, got `int`",
+    ),
+    "float": (
+        b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [1.5]}',
+        "levels[0]: expected `int`, got `float`",
+    ),
     "bool": (
         b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [true]}',
-        "the level 'True' is true or false",
+        "levels[0]: expected `int`, got `bool`",
     ),
-    "below": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [-1]}', "the level -1 is below 0"),
+    "below": (b'{"question": "a", "steps": ["b"], "answer": "2", "levels": [-1]}', "levels[0]: expected `int` >= 0"),
     "NUL": (b'{"question": "a\\u0000", "steps": ["b"], "answer": "2"}', "NUL character"),
-    "surrogate": (b'{"question": "\\ud800", "steps": ["b"], "answer": "2"}', "half of a surrogate pair"),
+    "surrogate": (b'{"question": "\\ud800", "steps": ["b"], "answer": "2"}', "surrogate pair"),
     "latin": (b'{"question": "caf\xe9"}', "not UTF-8 at byte 18"),
     "sharps": (b'{"question": "a", "answer": "b #### 2 #### 3"}', "'####' more than once"),
     "long": (b'{"question": "' + b"a" * MAX_LINE + b'"}', f"longer than {MAX_LINE} bytes"),
@@ -109,7 +127,7 @@ def test_a_line_of_exactly_the_limit_is_read(tmp_path: Path):
 def test_no_file_no_examples(tmp_path: Path, name: str):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match=r"cannot read .*: (No such file|Is a directory)|is empty"):
+    with pytest.raises(InputError, match=r"cannot read .*: No such file|is no file, but a folder|is empty"):
         read_examples(tmp_path / name)
     (tmp_path / "empty.txt").write_text("a\n")
     with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):  # though it may be skipped
@@ -124,6 +142,67 @@ def test_text_steps(tmp_path: Path):
         Example("q", (), "26"),
         Example("q", ("<<1+1=2>>", "<<2 * 2 = 4>>"), "1,000"),
     ]
+
+
+class Counted(str):
+    """A text that counts the characters it is searched for."""
+
+    read = 0
+
+    def split(self, *how: Any) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return [Counted(part) for part in super().split(*how)]
+
+    def find(self, wanted: str, start: int = 0) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = super().find(wanted, start)
+        Counted.read += (found + len(wanted) if found >= 0 else len(self)) - start
+        return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<<" * 40_000,
+        "<<" * 40_000 + ">>",
+        "<<1>>" * 20_000,
+        "<<\n" * 40_000 + ">>",
+        "<" * 80_001,
+        "<< " * 40_000 + "\n>>",
+    ],
+)
+def test_groups_are_found_in_linear_time(text: str):
+    Counted.read = 0
+    groups, outside = split_groups(Counted(text))
+    assert 0 < Counted.read <= 3 * len(text)
+    assert sum(map(len, groups)) + sum(map(len, outside)) + text.count("\n") == len(text)
+
+
+@settings(max_examples=300)
+@given(st.text("<>a\n", max_size=24))
+def test_groups_are_those_of_the_pattern(text: str):
+    """That pattern needs quadratic time for a line of <<."""
+    pattern = re.compile("<<.*?>>")
+    groups, outside = split_groups(text)
+    assert list(groups) == pattern.findall(text)
+    assert " ".join(outside).split() == pattern.sub(" ", text).split()
+
+
+def test_a_whole_line_of_opening_brackets(tmp_path: Path):
+    """As long as a line may be: a search that is not linear would take an hour."""
+    path = tmp_path / "open.txt"
+    path.write_text(f"a||{'<<' * ((MAX_LINE - 20) // 2)} #### 2\n")
+    ((_, line, reason),) = map(dataclasses.astuple, scan(path)[1])
+    assert line == 1
+    assert reason.startswith("text outside of <<…>>: '<<<<")
+
+
+@pytest.mark.parametrize("name", ["fifo", "/dev/zero", "/dev/null"])
+def test_pipes_and_devices_are_refused(tmp_path: Path, name: str):
+    """A pipe that nobody writes to, or a device without an end, would be read for ever."""
+    path = tmp_path / name
+    if name == "fifo":
+        os.mkfifo(path)
+    with pytest.raises(InputError, match=f"{name} is no file, but a link to nowhere, or a device"):
+        read_examples(path)
 
 
 GSM8K = {
@@ -152,7 +231,9 @@ def test_from_a_dataset():
 
 def test_bad_rows_have_numbers():
     rows = [{"question": "a", "steps": ("b",), "answer": "2"}, {"question": "a", "steps": None, "answer": "2"}, {}]
-    with pytest.raises(InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: no 'question'"):
+    with pytest.raises(
+        InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: object missing required field `question`"
+    ):
         from_dataset(rows)
     said: list[str] = []
     assert from_dataset(rows, skip_bad=True, say=said.append) == [Example("a", ("b",), "2")]

@@ -15,8 +15,8 @@ import pytest
 
 from internalize.commands.cli import main
 from internalize.errors import InputError
-from internalize.lm.training.callback import PLACE, whole_checkpoints
 from internalize.lm.training.train import train
+from internalize.lm.training.trainer_checkpoints import PLACE, whole_checkpoints
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content, words
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_without_its_digest_is_refused(tmp_path: Path):
     place = json.loads((checkpoint / PLACE).read_text())
     del place["sha256"]
     (checkpoint / PLACE).write_text(json.dumps(place))
-    with pytest.raises(InputError, match="is damaged: its sha256 is None"):
+    with pytest.raises(InputError, match="missing required field `sha256`"):
         train(TINY, 0, Run(tmp_path), resume=True)
 
 

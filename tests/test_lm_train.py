@@ -19,9 +19,9 @@ from internalize.errors import InputError
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
 from internalize.lm.evaluation.evaluate import open_subject
 from internalize.lm.evaluation.plan import plan
-from internalize.lm.options import LmMethod
+from internalize.lm.options import LmMethod, options_from_json
 from internalize.lm.training.models import PromptSpec
-from internalize.lm.training.train import options_of, train
+from internalize.lm.training.train import train
 from internalize.storage.files import read_json
 from internalize.storage.runs import Run, find_runs
 from tests.lm_runs import TINY, assert_same_weights, forget_digests, untrained, weights, words
@@ -39,7 +39,9 @@ def test_options_survive_the_command_line_and_the_config(tmp_path: Path):
     options = replace(TINY, steps=1, eval_every=1, smoothing=4.0, reset_optimizer=True, method="icot")
     assert main(words(options, tmp_path / "run", "--seed", "3")) == 0
     config = Run(tmp_path / "run").config
-    assert options_of(config) == replace(options, replay_of="scattered", hidden_loss=1.0)  # what depends is resolved
+    assert options_from_json(LmTrainOptions, config, tmp_path) == replace(
+        options, replay_of="scattered", hidden_loss=1.0
+    )  # what depends is resolved
     assert config["seed"] == 3
     assert config["kind"] == "lm-train"
 
@@ -107,7 +109,8 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
 
 
 def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    for name, value in {"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="batch=8 cannot be shared by 3 processes"):
         train(TINY)
 

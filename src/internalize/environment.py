@@ -29,10 +29,11 @@ def describe_environment() -> dict[str, Any]:
 
 
 def check_memory(need: float, what: str) -> None:
-    """Refuse what needs more bytes than this machine has."""
+    """Refuse what needs more bytes than this machine has. ``need`` may be an integer of any size."""
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if need > have:
-        raise InputError(f"{what} need about {need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f}")
+        size = f"{need / 2**30:.0f}" if need < 2**100 else "more than 10^21"
+        raise InputError(f"{what} need about {size} GiB, and this machine has {have / 2**30:.0f}")
 
 
 def _commit() -> str | None:

@@ -71,7 +71,7 @@ class LmData(SeedOption):
         source = open_source(task.spec, self.seed, held_out=count if self.stream == "validation" else 0, say=say)
         match self.stream:
             case "train":
-                examples = [source.train(position) for position in range(count)]
+                examples = source.first(count)
             case "validation":
                 examples = source.validation
             case "test":

@@ -1,6 +1,5 @@
 """`internalize lm train`."""
 
-import os
 from dataclasses import field
 from typing import Any
 
@@ -10,6 +9,7 @@ from internalize.commands.common_options import CheckpointOption, DeviceOptions,
 from internalize.commands.console import print_table, print_text, say, use_device
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
+from internalize.parallel.launcher import Launched, joined
 
 
 @command
@@ -32,7 +32,11 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
     options: tyro.conf.OmitArgPrefixes[LmTrainOptions] = field(default_factory=LmTrainOptions)
 
     def __call__(self) -> int:
-        """Train, show the results and keep them."""
+        """Train, show the results and keep them, alone or together with the other processes of a launcher."""
+        with joined(self.device, say) as here:
+            return self._train(here)
+
+    def _train(self, here: Launched) -> int:
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.training.quiet import quiet_transformers
 
@@ -46,8 +50,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
         from internalize.lm.training.train import LmTrainProgress as Report
         from internalize.lm.training.train import train
 
-        first = os.environ.get("RANK", "0") == "0"  # of a launcher's processes, the one that speaks
-        if self.out is None and "RANK" in os.environ:
+        if self.out is None and here.count > 1:
             raise InputError("several processes need --out: each would choose another folder")
         self.announce(out, "run")
         results: list[dict[str, Any]] = []
@@ -75,7 +78,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
                         say=say,
                     )
                 )
-        if not first:
+        if not here.first:
             return 0
         if not self.json and not self.seeds:
             print_table(results[0]["stages"], ("stage", "hidden", "steps", "exact_match", "passed"))

@@ -1,6 +1,5 @@
 """`internalize solve`."""
 
-import os
 from contextlib import ExitStack
 from dataclasses import field
 
@@ -8,6 +7,7 @@ import tyro
 
 from internalize.commands.common_options import SeedsOptions, ThreadsOption, command
 from internalize.commands.console import Flag, say, use_device
+from internalize.parallel.launcher import joined
 from internalize.parity.options import SolveOptions
 
 
@@ -43,11 +43,11 @@ class Solve(SeedsOptions, ThreadsOption):
         from internalize.commands.progress import ProgressDisplay
         from internalize.parity.algorithm1.solve_runs import SolveProgress, solve_runs
 
-        use_device(self.options.device, self.threads, self.options.dtype)
-        out = self.folder("solve")
-        runs = self.runs(out, self.options.seed)
         with ExitStack() as stack:
-            first = _join_processes(stack)
+            first = stack.enter_context(joined(self.options.device, say)).first
+            use_device(self.options.device, self.threads, self.options.dtype)
+            out = self.folder("solve")
+            runs = self.runs(out, self.options.seed)
             title = f"solve n={self.options.n} k={self.options.k}"
             progress = stack.enter_context(ProgressDisplay(title)) if first else None
 
@@ -79,15 +79,3 @@ class Solve(SeedsOptions, ThreadsOption):
         size = f"--n {self.options.n} --k {self.options.k}"
         self.suggest(f"predict {size}" if failed else f"certify --run {next(iter(runs.values())).path}")
         return 1 if failed else 0
-
-
-def _join_processes(stack: ExitStack) -> bool:
-    """Join the other processes if torchrun started several, and return whether this is the first."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return True
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    stack.callback(dist.destroy_process_group)
-    return dist.get_rank() == 0

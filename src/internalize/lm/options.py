@@ -3,17 +3,23 @@
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Final, Literal, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from internalize.curriculum import Curriculum, Side, doubling
 from internalize.errors import InputError, check_choices
+from internalize.storage.files import Json, check_schema
 
 LmMethod = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "adaptive", "pause"]
 LM_METHODS: Final[tuple[LmMethod, ...]] = get_args(LmMethod)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
+MAX_LAYERS: Final = 10_000
+"""Of any model: making a layer takes about a millisecond, and ten times as many as the deepest published models is enough."""
+_MOST: Final = 2**53
+"""Of anything that is counted: floating-point numbers count so far."""
 Replay = Literal["stages", "counts", "scattered"]
 ReplayOf = Literal["auto", Replay]
 
@@ -198,6 +204,8 @@ class LmModelOptions:
     def __post_init__(self) -> None:
         _check_at_least(self, 1, "layers", "width", "heads")
         _check_at_least(self, 0, "lora_rank")
+        if self.layers > MAX_LAYERS:
+            raise InputError(f"layers={self.layers} must be at most {MAX_LAYERS}")
         if self.width % self.heads:
             raise InputError(f"width={self.width} is not a multiple of heads={self.heads}")
         if not (math.isfinite(self.init_std) and self.init_std > 0):
@@ -281,6 +289,8 @@ class LmTrainOptions(
                 f"advance={self.advance} does not go with adaptive, which needs accuracy to tell which stages stall; "
                 "take --method log-icot (or icot, …)"
             )
+        if self.steps * self.batch >= 2**63:
+            raise InputError(f"steps={self.steps} of batch={self.batch} are more examples than can be counted (2^63)")
         if self.batch % self.accumulate:
             raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
         for name in ("lr", "weight_decay", "clip", "layer_loss"):
@@ -291,11 +301,25 @@ class LmTrainOptions(
             raise InputError(f"beta2={self.beta2} must be between 0 and 1")
 
 
+Kind = TypeVar("Kind", bound=CurriculumOptions)
+
+
+def options_from_json(kind: type[Kind], found: Json, path: Path) -> Kind:
+    """Return the options that `as_json` gave, as a file has them. A missing one, or one of another type, is refused."""
+    check_schema(found, Json, path)
+    if missing := [field.name for field in fields(kind) if field.name not in found]:
+        raise InputError(f"{path}: it has no {missing[0]!r}")
+    smoothing = math.inf if found["smoothing"] == "inf" else found["smoothing"]
+    return check_schema({**found, "smoothing": smoothing}, kind, path)
+
+
 def _check_at_least(options: object, least: int, *names: str) -> None:
     for name in names:
         value: int | None = getattr(options, name)
         if value is not None and value < least:
             raise InputError(f"{name}={value} must be at least {least}")
+        if value is not None and value > _MOST:
+            raise InputError(f"{name}={value} must be at most {_MOST}")
 
 
 def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:

@@ -193,7 +193,7 @@ def check_schema(value: object, schema: object, path: Path | str) -> Any:
     try:
         return msgspec.convert(value, schema)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_place(error)}") from None
+        raise InputError(f"{path}: {explain(error)}") from None
 
 
 def all_fields(options: type, **more: object) -> type[msgspec.Struct]:
@@ -210,7 +210,7 @@ def check_version(found: Mapping[str, Any], version: int, path: Path) -> None:
         raise InputError(f"{path} has version {found.get('version')!r}; this package reads version {version}")
 
 
-def _place(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """Return the message of msgspec with the place first: "rows[0].n: expected `int`, got `str`"."""
     message, _, place = str(error).partition(" - at ")
     place = place.strip("`").removeprefix("$").removeprefix(".")

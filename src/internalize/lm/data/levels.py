@@ -25,7 +25,7 @@ _MAX_EQUATION: Final = 1000  # characters: numbers beyond 4300 digits are refuse
 _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 # A minus is a sign where no number, bracket or percent sign stands before it: in -2+10 and 5*-2, not in 10-2.
 _OPERAND: Final = re.compile(rf"(?:(?<![\d.)%])-)?(?:{_NUMBER})")
-_LEFT: Final = re.compile(r"[-\d.,+*/()%$=^×÷]*\d[-\d.,+*/()%$=^×÷]*")
+_LEFT: Final = re.compile(r"(?=\D*\d)[-\d.,+*/()%$=^×÷]++")
 _RESULT: Final = re.compile(rf"(-?)\$?({_NUMBER})(?:/(\d+))?%?")
 
 

@@ -10,24 +10,46 @@ Two formats, told apart by the file's name:
 """
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, TypeVar, cast
+from typing import IO, Annotated, Any, Final, NotRequired, TypedDict, TypeVar
+
+import msgspec
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.storage.files import reading, write_atomically
+from internalize.storage.files import explain, present, reading, write_atomically
 
 Say = Callable[[str], None]
 """Callback that receives one line a user should know."""
 MAX_LINE: Final = 1_000_000
 """Bytes of a line beyond which it is no example but a mistake."""
 _JSON_SUFFIXES: Final = (".jsonl", ".json")
-_GROUP: Final = re.compile(r"<<(.*?)>>")
 _NAMED: Final = 3
 T = TypeVar("T")
+
+
+class _Row(TypedDict):
+    question: str
+    answer: str
+    levels: NotRequired[list[Annotated[int, msgspec.Meta(ge=0)]] | None]
+
+
+class _JsonRow(_Row):
+    """The JSON object of an example."""
+
+    steps: NotRequired[list[str] | None]
+
+
+class _DatasetRow(_Row):
+    """The row of a data set, which may have its chain in one string."""
+
+    steps: NotRequired[list[str] | str | None]
+
+
+_KEYS: Final = ("question", "answer", "levels", "steps")
+_DECODER: Final = msgspec.json.Decoder(_JsonRow)
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,8 @@ def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
     """All examples of a file and all lines that are none."""
     path = Path(path)
     parse = _parser(path)
+    with reading(path):
+        present(path)  # refuses a pipe or a device, which may have no end
     with reading(path), path.open("rb") as file:
         return _scan(_lines(file), lambda line: parse(_text(line)), str(path))
 
@@ -60,7 +84,11 @@ def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lamb
     """
 
     def parse(row: Any) -> Example:
-        return _from_mapping({key: _plain(value) for key, value in row.items()}, one_string=True)
+        plain = {key: _plain(value) for key, value in row.items() if key in _KEYS}
+        try:
+            return _from_row(msgspec.convert(plain, _DatasetRow))
+        except msgspec.ValidationError as error:
+            raise InputError(explain(error)) from None
 
     name = "the dataset"
     return _without_bad(*_scan(rows, parse, name), name, "row", "", skip_bad=skip_bad, say=say)
@@ -153,69 +181,48 @@ def _split_chain(chain: str) -> tuple[str, ...]:
     """The steps of a chain in text: its `<<…>>` groups, else its words."""
     if "<<" not in chain and ">>" not in chain:
         return tuple(chain.split())
-    if outside := " ".join(_GROUP.sub(" ", chain).split()):
+    groups, rest = split_groups(chain)
+    if outside := " ".join(" ".join(rest).split()):
         raise InputError(f"text outside of <<…>>: {short(outside)}; either every step is in <<…>> or none is")
-    groups = list(_GROUP.finditer(chain))
-    if any(not group[1].strip() for group in groups):
+    if any(not group[2:-2].strip() for group in groups):
         raise InputError("an empty <<>> is no step")
-    return tuple(group[0] for group in groups)
+    return groups
+
+
+def split_groups(text: str) -> tuple[tuple[str, ...], list[str]]:
+    """Return the `<<…>>` groups of a text, each within one line, and what is outside of them. No character is searched twice."""
+    groups: list[str] = []
+    outside: list[str] = []
+    for line in text.split("\n"):
+        end = 0
+        while (begin := line.find("<<", end)) >= 0 and (close := line.find(">>", begin)) >= 0:
+            outside.append(line[end:begin])
+            groups.append(line[begin : (end := close + 2)])
+        outside.append(line[end:])
+    return tuple(groups), outside
 
 
 def _from_json(line: str) -> Example:
     try:
-        value: object = json.loads(line, parse_constant=_not_finite)
+        row = _DECODER.decode(line)
+    except msgspec.ValidationError as error:
+        raise InputError(explain(error)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"not a JSON object but {_kind(value)}; a line is one object")
-    return _from_mapping(cast("dict[str, object]", value), one_string=False)
+    return _from_row(row)
 
 
-def _not_finite(text: str) -> NoReturn:
-    raise InputError(f"{text} is no number of JSON")
-
-
-def _from_mapping(row: Mapping[str, object], *, one_string: bool) -> Example:
-    question, answer = _string(row, "question"), _string(row, "answer")
-    steps = row.get("steps")
+def _from_row(row: _JsonRow | _DatasetRow) -> Example:
+    question, answer, steps, levels = row["question"], row["answer"], row.get("steps"), row.get("levels")
     if steps is None and "####" in answer:  # GSM8K as published
         solution, _, answer = answer.rpartition("####")
         if "####" in solution:
             raise InputError("the answer holds '####' more than once")
-        return _example(question, tuple(group[0] for group in _GROUP.finditer(solution)), answer.strip(), None)
+        return _example(question, split_groups(solution)[0], answer.strip(), None)
     if steps is None:
         raise InputError("no 'steps' (a list of strings)")
-    if one_string and isinstance(steps, str):
-        steps = list(_split_chain(steps))
-    if not isinstance(steps, list):
-        raise InputError(f"'steps' is {_kind(steps)}, not a list of strings")
-    for number, step in enumerate(cast("list[object]", steps), start=1):
-        if not isinstance(step, str):
-            raise InputError(f"step {number} is {_kind(step)}, not a string")
-    return _example(question, tuple(cast("list[str]", steps)), answer, _levels(row))
-
-
-def _string(row: Mapping[str, object], key: str) -> str:
-    value = row.get(key)
-    if value is None:
-        raise InputError(f"no {key!r} (a string)")
-    if not isinstance(value, str):
-        raise InputError(f"{key!r} is {_kind(value)}, not a string")
-    return value
-
-
-def _levels(row: Mapping[str, object]) -> tuple[int, ...] | None:
-    levels = row.get("levels")
-    if levels is None:
-        return None
-    if not isinstance(levels, list):
-        raise InputError(f"'levels' is {_kind(levels)}, not a list of whole numbers")
-    for level in cast("list[object]", levels):
-        if not isinstance(level, int) or isinstance(level, bool):
-            raise InputError(f"the level {short(str(level))} is {_kind(level)}, not a whole number")
-        if level < 0:
-            raise InputError(f"the level {level} is below 0; levels count up from the bottom")
-    return tuple(cast("list[int]", levels))
+    found = _split_chain(steps) if isinstance(steps, str) else tuple(steps)
+    return _example(question, found, answer, None if levels is None else tuple(levels))
 
 
 def _example(question: str, steps: tuple[str, ...], answer: str, levels: tuple[int, ...] | None) -> Example:
@@ -229,11 +236,9 @@ def _example(question: str, steps: tuple[str, ...], answer: str, levels: tuple[i
     return Example(question, steps, answer, levels)
 
 
-def _plain(value: object) -> object:
-    """A list for what is a tuple, an array or a column of one."""
-    if isinstance(value, tuple):
-        return list(cast("tuple[object, ...]", value))
-    return value.tolist() if hasattr(value, "tolist") else value  # pyright: ignore
+def _plain(value: Any) -> Any:
+    """A list for what is an array or a column of one."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
@@ -273,18 +278,6 @@ def _without_bad(
     more = [f"({len(problems) - _NAMED} more)"] if len(problems) > _NAMED else []
     ways = [hint] * bool(hint) + ["--skip-bad leaves them out"] * bool(examples)
     raise InputError(f"{name}: {len(problems)} of {total} {unit}s are bad: {'; '.join([*said, *more, *ways])}")
-
-
-def _kind(value: object) -> str:
-    """What a JSON value is, in words."""
-    names: dict[type, str] = {
-        str: "a string",
-        bool: "true or false",
-        list: "a list",
-        dict: "an object",
-        type(None): "null",
-    }
-    return "a number" if type(value) in (int, float) else names.get(type(value), f"a {type(value).__name__}")
 
 
 def short(text: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import Say, read_examples
@@ -50,6 +51,11 @@ class Source(ABC):
         if self._block[0] != block:
             self._block = (block, self._draw_block(block))
         return self._block[1][at]
+
+    def first(self, count: int) -> list[Example]:
+        """The training examples at the first positions."""
+        _check_examples(count, self.train(0), self.spec)
+        return [self.train(position) for position in range(count)]
 
     @abstractmethod
     def _draw_block(self, block: int) -> list[Example]:
@@ -199,6 +205,7 @@ class _TaskSource(Source):
         """The first of a stream whose questions are this stream's to have."""
         if count < 0:
             raise InputError(f"{count} examples; the number must be at least 0")
+        _check_examples(count, self.task.example(stream, 0), self.spec)
         if not self._shared:
             return self.task.examples(stream, 0, count)
         found: list[Example] = []
@@ -274,6 +281,12 @@ def _draw_held_out(
     chosen = order[:held_out], order[held_out : held_out + tested]
     first, second = ([examples[i] for i in sorted(some)] for some in chosen)
     return first, second
+
+
+def _check_examples(count: int, one: Example, spec: str) -> None:
+    """Refuse more examples than fit in memory. As text and tokens one takes about 1000 bytes, 4 a character and 60 a step."""
+    size = 1000 + 4 * sum(map(len, (one.question, one.answer, *one.steps))) + 60 * len(one.steps)
+    check_memory(count * size, f"{count} examples of {spec}")
 
 
 def _sixteenth_of(question: str) -> int:

@@ -25,6 +25,7 @@ from internalize.lm.evaluation.shared_first_stage import drop_first_stages, may_
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive
 from internalize.lm.stages.schedule import Schedule
 from internalize.lm.training.internalization import SAMPLE
+from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec
 from internalize.parallel.runner import RunFolders, Runner
 from internalize.random_words import check_seed
@@ -166,12 +167,17 @@ class ComparisonRow:
 
 
 def measure_costs(
-    options: LmTrainOptions, methods: Sequence[LmMethod], seed: int = 0, say: Callable[[str], None] = lambda line: None
+    options: LmTrainOptions,
+    methods: Sequence[LmMethod],
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+    device: str = "cpu",
 ) -> list[MethodCost]:
-    """What each method costs on the data, read once."""
+    """What each method costs on the data, read once. One for which this machine has too little memory is refused."""
     first, costs = None, list[MethodCost]()
     for method in methods:
         work = of_method(options, method, seed, say, first)
+        check_training_memory(work.options, work.config, work.longest, device=device)
         first, source = first or work, work.source
         chains = work.text.chains(work.leveled(source.training_sample(min(source.size or SAMPLE // 10, SAMPLE))))
         before, after = (
@@ -271,7 +277,7 @@ def compare(
         finished(outcome)
 
     folders = RunFolders(out, resume, Runner(jobs, report=report), on_refused)
-    planned = plan_settings(measure_costs(options, methods, seeds[0], say), budgets, options.steps)
+    planned = plan_settings(measure_costs(options, methods, seeds[0], say, how.device), budgets, options.steps)
     trained = {setting.folder: setting.options for setting in planned}
     # Seed by seed, so that whoever stops early has something of every method.
     todo = [LmJob(out, folder / f"seed-{seed}", o, seed, how) for seed in seeds for folder, o in trained.items()]

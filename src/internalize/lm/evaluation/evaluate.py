@@ -16,6 +16,7 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
+from internalize.lm.training.memory import check_states_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
 from internalize.lm.training.train import KIND, run_source
 from internalize.storage.files import Json, present, read_json
@@ -145,8 +146,6 @@ def as_asked(
     """Format and stages that a model of ours was trained with, and examples with the levels that it was trained by."""
     text = asking.text(tokenizer)
     check_vocabulary(where, model, text, examples, say)  # other data often have other levels, too: words say it better
-    if asking.levels not in ("given", "graph", "steps", "tokens"):
-        raise InputError(f"{PROMPT_FILE} is damaged: levels={asking.levels!r} is not given, graph, steps or tokens")
     _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
     return text, asking.stages(text), found
 
@@ -173,6 +172,10 @@ def evaluate(
         raise InputError("there are no examples to evaluate")
     if chain and stages.hidden[0] > 0:
         raise InputError(f"--chain needs a model that writes its chain; method {stages.options.method} never shows one")
+    if subject.model.device.type == "cpu":
+        at_once, longest = min(batch, len(examples)), max(map(stages.longest, subject.text.chains(examples)))
+        states = 8 + 2 * getattr(subject.model.config.get_text_config(), "num_hidden_layers", 0)  # keys and values
+        check_states_memory(subject.model, at_once, longest, states, f"batch={batch} of {at_once} examples")
     began = time.perf_counter()
     asked = range(stages.count) if every_stage else sorted({0, stages.last} if chain else {stages.last})
     total, done = len(examples) * (len(asked) + chain), 0

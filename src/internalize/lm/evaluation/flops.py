@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from internalize.errors import InputError
 from internalize.lm.options import LmModelOptions
+from internalize.lm.training.memory import adapter_entries, description
+from internalize.lm.training.model_files import outline
 
 _SECONDS: Final = 3600
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")  # architectures do not agree on the name
@@ -55,17 +57,9 @@ class ModelSize:
 
 def model_size(options: LmModelOptions, config: Any) -> ModelSize:
     """The size of the model of a config; its weights are neither loaded nor given memory."""
-    import torch
     from torch import nn
-    from transformers import AutoModelForCausalLM
-    from transformers.pytorch_utils import Conv1D
 
-    build: Any = AutoModelForCausalLM  # transformers leaves its types half open
-    try:
-        with torch.device("meta"):
-            model = build.from_config(config)
-    except ValueError as error:  # transformers' word for: no causal language model
-        raise InputError(f"model {options.model!r} cannot be planned: {' '.join(str(error).split())}") from error
+    model = outline(config, description(options))
     modules: list[nn.Module] = list(model.modules())
     looked_up = {id(m.weight): m.weight.numel() for m in modules if isinstance(m, nn.Embedding)}
     output = model.get_output_embeddings()
@@ -76,7 +70,6 @@ def model_size(options: LmModelOptions, config: Any) -> ModelSize:
     for name, weight in model.named_parameters():
         if weight.dim() > 1 and id(weight) not in looked_up and (output is None or weight is not output.weight):
             body += weight.numel() * met // experts if ".experts." in name else weight.numel()
-    linear = [m for m in modules if isinstance(m, nn.Linear | Conv1D) and m is not output]
     heads = getattr(text, "num_attention_heads", None) or 0
     head_width = getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)
     return ModelSize(
@@ -84,7 +77,7 @@ def model_size(options: LmModelOptions, config: Any) -> ModelSize:
         embedding=sum(looked_up.values()),
         body=body,
         head=0 if output is None else output.weight.numel(),
-        adapters=options.lora_rank * sum(sum(m.weight.shape) for m in linear),
+        adapters=adapter_entries(model, options.lora_rank),
         layers=text.num_hidden_layers,
         attention_width=heads * head_width,
     )

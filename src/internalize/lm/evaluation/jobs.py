@@ -69,10 +69,10 @@ class LmJob(KeptJob):
 
     def run(self, seen: ReportProgress, /) -> LmJobOutcome:
         """Train or continue the run. A finished run stays as it is."""
-        from internalize.lm.training.callback import checkpoint_step
         from internalize.lm.training.first_stage import SharedStage
         from internalize.lm.training.quiet import quiet_transformers
         from internalize.lm.training.train import LmTrainProgress, train
+        from internalize.lm.training.trainer_checkpoints import checkpoint_step
 
         def report(now: LmTrainProgress) -> None:
             seen(now.done, f"stage {now.metrics['stage']}/{now.stages}  exact match {now.metrics['exact_match']:.3f}")

@@ -199,7 +199,7 @@ def plan(
     spare = max(work.spare for work in works)
     size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest, spare))
     count = min(first.source.size or SAMPLE // 10, SAMPLE)
-    examples = [first.source.train(position) for position in range(count)]
+    examples = first.source.first(count)
     plans = [_method_plan(work, work.text.chains(work.leveled(examples)), by, size, gpu) for work in works]
     icot = next((planned.flops for planned in plans if planned.method == "icot"), None)
     written = [(len(c.prompt), len(c) - len(c.prompt)) for c in first.text.chains(examples)]

@@ -14,8 +14,9 @@ from internalize.lm.data.tasks import get_task, is_task
 from internalize.lm.evaluation.evaluate import as_asked, our_run
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.memory import check_states_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, load_model, positions_of
-from internalize.lm.training.train import kept_stages, run_source
+from internalize.lm.training.train import check_finished, kept_stages, metrics_of, run_source
 from internalize.storage.files import present
 from internalize.storage.runs import Run
 
@@ -87,6 +88,8 @@ def open_probed_models(
     run = our_run(folder, "lm probe")
     if run is None and not present(folder / PROMPT_FILE):
         raise InputError(f"{folder} is neither a run of lm train nor a model that one wrote: it has no {PROMPT_FILE}")
+    if run and run.finished:
+        check_finished(run)
     found = kept_stages(run) if run else {}
     if run and not found:
         raise InputError(f"{folder} has kept no stages: train it with --keep-stages, or probe {folder / 'model'} alone")
@@ -100,6 +103,9 @@ def open_probed_models(
     model, tokenizer = load_model(found[asked[0]])
     text, stages, given = as_asked(found[asked[0]], asking, model, tokenizer, original, say)
     kept = _examples_that_fit(given, text, stages, positions_of(model.config), say)
+    longest = max(stages.longest(chain) for chain in text.chains([given[i] for i in kept]))
+    layers = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
+    check_states_memory(model, len(kept), longest, layers + 1, f"examples={len(kept)}")
     spec = data or asking.data
     return ProbedModels(
         found,
@@ -127,7 +133,7 @@ def _stage_of(folder: Path, last: int) -> int:
 
 def _training_order(run: Run) -> list[int]:
     """Stages in the order of training; of adaptive one may come twice."""
-    records = run.result["stages"] if run.finished else run.metrics()
+    records = run.result["stages"] if run.finished else metrics_of(run)
     order = [stage for stage, _ in groupby(int(record["stage"]) for record in records)]
     again = not run.finished and order[-1:] and order[-1] in order[:-1]
     return order[:-1] if again else order  # the model that was kept is that of the time before

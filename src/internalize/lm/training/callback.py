@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -21,26 +21,17 @@ from internalize.lm.stages.removal import TextStages
 from internalize.lm.stages.schedule import Attempt, Best, Schedule
 from internalize.lm.training.generation import generate_answers
 from internalize.lm.training.layer_loss import held_out_loss
-from internalize.storage.files import (
-    Json,
-    check_seal,
-    file_digests,
-    load_tensors,
-    read_json,
-    reading,
-    save_tensors,
-    sealed,
-    write_json,
+from internalize.lm.training.trainer_checkpoints import (
+    FIRST_STAGE,
+    GOOD,
+    PLACE,
+    check_restored,
+    checkpoint_digests,
+    read_place,
+    trained_parameters,
+    whole_checkpoints,
 )
-from internalize.storage.runs import trainer_checkpoints
-
-PLACE: Final = "internalize.json"
-"""In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
-GOOD: Final = "good.safetensors"
-"""In a Trainer's checkpoint: the weights to go back to, if the attempt under way may fail."""
-FIRST_STAGE: Final = "first_stage"
-"""In the place of a checkpoint that several runs continue from: what their first stage depends on. The stage has been trained and
-evaluated. Whether it ends there, and what comes next, each run decides by its own schedule."""
+from internalize.storage.files import Json, load_tensors, save_tensors, sealed, write_json
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,9 @@ class StageCallback(TrainerCallback):
         self.schedule.restart()
         self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
         if state.global_step:
-            shared = self.restore(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            shared = self.restore(checkpoint)
+            check_restored(checkpoint, kwargs["model"], self._good, kwargs["optimizer"])
             ended = shared and self._decide(kwargs["model"], args, state, self.latest["exact_match"], None)
             assert ended == shared, "runs that share their first stage end it at the same update"
         state.compute_steps(args, state.max_steps)  # as asked for now, not as it was when a checkpoint was made
@@ -288,6 +281,8 @@ class StageCallback(TrainerCallback):
         place = read_place(checkpoint)
         if FIRST_STAGE not in place:
             self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
+            if max(stage for _, stage in self.schedule.attempts) > self.stages.last:
+                raise InputError(f"{checkpoint / PLACE} is damaged: there are {self.stages.count} stages")
             self.schedule.good, self.schedule.held = place["good"], place["held"]
             self.schedule.best = Best(*place["best"])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
@@ -298,52 +293,16 @@ class StageCallback(TrainerCallback):
 
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
     """A copy of the parameters that are trained, out of the way of a GPU's memory."""
-    return {name: weight.detach().to("cpu", copy=True) for name, weight in _trained(model).items()}
+    return {name: weight.detach().to("cpu", copy=True) for name, weight in trained_parameters(model).items()}
 
 
 def restore_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     """Give a model's trained parameters these values."""
-    trained = _trained(model)
+    trained = trained_parameters(model)
     assert trained.keys() == weights.keys(), "what was kept is what is trained"
     with torch.no_grad():
         for name, weight in trained.items():
             weight.copy_(weights[name])
-
-
-def _trained(model: Any) -> dict[str, torch.nn.Parameter]:
-    return {name.removeprefix("module."): w for name, w in model.named_parameters() if w.requires_grad}
-
-
-def read_place(checkpoint: Path) -> Json:
-    """What a checkpoint says of the curriculum, after its files have been found undamaged."""
-    place = read_json(checkpoint / PLACE)
-    check_seal(place, checkpoint / PLACE)
-    kinds = {"sha256": str, "step": int, "good": int, "latest": dict, "files": dict}
-    kinds |= dict.fromkeys(("held", "seconds"), (int, float))
-    kinds |= dict.fromkeys(("attempts", "best", "stages", "losses"), list)
-    kinds |= {"stop_at": (int, type(None))}
-    for key, kind in kinds.items():
-        if not isinstance(place.get(key), kind):
-            raise InputError(f"{checkpoint / PLACE} is damaged: its {key} is {place.get(key)!r}")
-    with reading(checkpoint):
-        found = checkpoint_digests(checkpoint)
-    for name, digest in place["files"].items():
-        if found.get(name) != digest:
-            raise InputError(
-                f"{checkpoint / name} is damaged or missing; remove {checkpoint} to go on from the one before"
-            )
-    return place
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """A Trainer's checkpoints that were written to their end, oldest first."""
-    return [path for path in trainer_checkpoints(folder) if (path / PLACE).exists()]
-
-
-def checkpoint_step(folder: Path) -> int:
-    """Return the update of the last whole checkpoint in a folder, or 0 if there is none."""
-    whole = whole_checkpoints(folder)
-    return int(whole[-1].name.removeprefix("checkpoint-")) if whole else 0
 
 
 def _processes(args: Any) -> tuple[int, int]:
@@ -365,8 +324,3 @@ def _summed(numbers: list[float], model: Any, processes: int) -> list[float]:
     total = torch.tensor(numbers, device=model.device, dtype=torch.float64)
     torch.distributed.all_reduce(total)
     return [float(number) for number in total]
-
-
-def checkpoint_digests(folder: Path) -> dict[str, str]:
-    """Return a digest of each file of a checkpoint but its place."""
-    return file_digests(path for path in folder.iterdir() if path.is_file() and path.name != PLACE)

@@ -13,8 +13,15 @@ from typing import Final
 
 from internalize.errors import InputError
 from internalize.lm.options import LmTrainOptions
-from internalize.lm.training.callback import FIRST_STAGE, GOOD, PLACE, checkpoint_digests, checkpoint_step, read_place
 from internalize.lm.training.internalization import Internalization
+from internalize.lm.training.trainer_checkpoints import (
+    FIRST_STAGE,
+    GOOD,
+    PLACE,
+    checkpoint_digests,
+    checkpoint_step,
+    read_place,
+)
 from internalize.storage.files import Json, present, sealed, write_atomically, write_json, writing
 from internalize.storage.runs import Run
 
@@ -69,7 +76,7 @@ class SharedStage:
             return
         if place["step"] <= begins:
             return
-        own, theirs = _dependencies(work, place["step"]), place[FIRST_STAGE]
+        own, theirs = _dependencies(work, place["step"]), place.get(FIRST_STAGE, {})
         if different := [name for name in own if own[name] != theirs.get(name)]:
             self.refusal = f"its {' and '.join(different)} are not those of {self.owner.path}"
             return

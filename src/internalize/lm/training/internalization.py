@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from internalize.lm.data.example import Example
-from internalize.lm.data.levels import resolve_levels
+from internalize.lm.data.levels import ResolvedSource, resolve_levels
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import Source, source_of
-from internalize.lm.options import LevelSource, LmTrainOptions
+from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.stages.schedule import Schedule
@@ -56,10 +56,10 @@ class Internalization:
         self.options, self.seed = options, seed
         self.source = source or source_of(options, seed, say)
         everything = self.source.training_sample(self.source.size or SAMPLE // 10)
-        self.levels: LevelSource
         by_levels = options.curriculum().method == "log-icot"
         # What is asked in the end counts, too: it would be late to find then that it has no such levels.
         all_of_it = [*everything, *self.source.validation, *self.source.test(options.test_examples)]
+        self.levels: ResolvedSource
         self.levels, leveled = resolve_levels(all_of_it, options.levels if by_levels else "steps")
         self.tokenizer = tokenizer or word_tokenizer(all_of_it)
         self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)

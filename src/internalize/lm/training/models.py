@@ -1,64 +1,58 @@
 """Models: made from a config or loaded, and written so that transformers alone can load them."""
 
 import shutil
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
+from internalize.lm.data.levels import ResolvedSource
 from internalize.lm.data.readers import Say
-from internalize.lm.options import CurriculumOptions, LmModelOptions
-from internalize.lm.stages.chains import TextFormat
+from internalize.lm.options import CurriculumOptions, LmModelOptions, options_from_json
+from internalize.lm.stages.chains import TextFormat, Unit
 from internalize.lm.stages.removal import TextStages
-from internalize.storage.files import file_digests, free_name, present, read_json, reading, write_json, writing
+from internalize.lm.training.memory import description
+from internalize.lm.training.model_files import (
+    PROMPT_FILE,
+    load_config,
+    load_tokenizer,
+    load_weights,
+    loading,
+    tried,
+)
+from internalize.storage.files import (
+    check_schema,
+    file_digests,
+    free_name,
+    present,
+    read_json,
+    reading,
+    write_json,
+    writing,
+)
 
-PROMPT_FILE: Final = "internalize.json"
-"""Beside a model's own files: how it was trained to be asked. transformers does not need it."""
 VERSION: Final = 1
 _TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
 """What `TextStages` has measured."""
-_OF_BAD_FILES: Final = (
-    *(OSError, ValueError, RuntimeError),  # not there or not JSON; other shapes, nested too deeply
-    *(TypeError, LookupError, AttributeError, ArithmeticError),  # a value of another type, unknown, missing, or 0 heads
-    ImportError,  # a tokenizer in a library that is not installed
-)
-
-
-def load_tokenizer(name: str) -> Any | None:
-    """The tokenizer of a model folder or hub name; None for a bare config.json, or for no name."""
-    if not name or (Path(name).suffix == ".json" and not Path(name).is_dir()):
-        return None
-    from transformers import AutoTokenizer
-
-    tokenizer = _load(AutoTokenizer, name, local_files_only=Path(name).exists())
-    with _loading(name):  # one whose vocabulary lacks the token for unknown words says so when it meets one
-        tokenizer("x internalize")
-    return tokenizer
 
 
 def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
     """The config of the model that is asked for. ``longest`` is how many positions its sequences need; a new one has more."""
-    from transformers import AutoConfig, GPT2Config
+    from transformers import GPT2Config
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     if options.model:
-        path = Path(options.model)
-        if path.suffix == ".json" and not path.exists():  # transformers would look for it on the hub
-            raise InputError(f"model {options.model!r} cannot be loaded: there is no such file")
-        if path.suffix == ".json":
-            read_json(path)  # refuses numbers that are none, which JSON has not and transformers takes
-        config = _load(AutoConfig, options.model, local_files_only=path.exists())
+        config = load_config(options.model)
         if config.model_type in MASKED and not (config.is_decoder or config.is_encoder_decoder):
             raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is no causal model")
-        if isinstance(getattr(config, "dtype", None), bool | int | float):
-            raise InputError(f"{options.model}: dtype={config.dtype!r} in its config is not the name of one")
         room, words = positions_of(config), getattr(config.get_text_config(), "vocab_size", 0)
         if room is not None and room < longest:
             raise InputError(f"{options.model} has {room} positions, and the longest example needs {longest}")
-        if path.suffix == ".json":
+        if Path(options.model).suffix == ".json":
             if words < vocabulary:
                 raise InputError(f"{options.model}: vocab_size={words}, and the data have {vocabulary} words")
             config._name_or_path = ""  # it is no model on the hub: peft would ask there
@@ -94,23 +88,17 @@ def make_model(options: LmModelOptions, config: Any, seed: int, *, small: bool =
     that are not trained, they stay as they are in the file.
     """
     import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM
 
-    path = Path(options.model)
     torch.manual_seed(seed)
-    if options.model and path.suffix != ".json":
-        dtype = "auto" if small else torch.float32
-        model = _load_weights(options.model, local_files_only=path.exists(), dtype=dtype)
-        try:
-            model.generation_config.validate(strict=True)
-        except ValueError:  # it could not be saved with the model
-            model.generation_config = GenerationConfig.from_model_config(model.config)
+    if options.model and Path(options.model).suffix != ".json":
+        model = load_weights(options.model, dtype="auto" if small else torch.float32)
     else:
         new: Any = AutoModelForCausalLM
-        try:
+        with loading(description(options), "built"):
             model = new.from_config(config, dtype=torch.float32)
-        except ValueError as error:
-            raise InputError(f"{options.model}: {' '.join(str(error).split())[:300]}") from error
+        if options.model:
+            tried(model, options.model)
     if options.lora_rank:
         from peft import LoraConfig, get_peft_model
         from transformers.pytorch_utils import Conv1D
@@ -128,74 +116,7 @@ def make_model(options: LmModelOptions, config: Any, seed: int, *, small: bool =
     return model
 
 
-def _load_weights(name: str | Path, **how: Any) -> Any:
-    """A model with all of its weights, each a number; of a folder that we wrote, those that we wrote."""
-    from transformers import AutoModelForCausalLM
-
-    if present(ours := Path(name) / PROMPT_FILE):
-        digests = read_json(ours).get("weights")
-        files = [path for path in Path(name).glob("*.safetensors") if path.is_file()]
-        with reading(Path(name)):
-            found = file_digests(files) if digests is not None else None
-        if digests != found:
-            raise InputError(
-                f"the weights in {name} are damaged: they are not those that {ours} has the digests of; if they were "
-                "trained on, remove `weights` from it"
-            )
-    model, told = _load(AutoModelForCausalLM, name, use_safetensors=True, output_loading_info=True, **how)
-    if missing := sorted(told["missing_keys"]):
-        raise InputError(f"model {str(name)!r} is not whole: it has no weights for {', '.join(missing[:3])}")
-    integers = _non_float_weights(Path(name))
-    for weight, values in model.named_parameters():
-        if not bool(values.isfinite().all()):
-            raise InputError(f"{name}: {weight} has entries that are not finite")
-        if weight in integers and values.is_floating_point():
-            raise InputError(
-                f"{name}: {weight} has dtype {integers[weight]} in its file; weights are floating-point numbers"
-            )
-    return model
-
-
-def _non_float_weights(folder: Path) -> dict[str, str]:
-    """What a model's files hold that is no floating-point number, each with its dtype: transformers would convert it in silence."""
-    from safetensors import SafetensorError, safe_open
-
-    found: dict[str, str] = {}
-    opened: Any = safe_open
-    for path in filter(Path.is_file, folder.glob("*.safetensors")):
-        try:
-            with opened(path, "pt") as tensors:
-                dtypes = {str(name): str(tensors.get_slice(name).get_dtype()) for name in tensors.keys()}  # noqa: SIM118
-        except SafetensorError as error:  # a file that the model does without
-            raise InputError(f"{path} is not a whole safetensors file: {error}") from None
-        found |= {name: dtype for name, dtype in dtypes.items() if "F" not in dtype}
-    return found
-
-
-def _load(kind: Any, name: str | Path, **how: Any) -> Any:
-    """Something of transformers from a folder or from the hub."""
-    with _loading(name):
-        return kind.from_pretrained(name, trust_remote_code=False, **how)  # else it asks on the terminal whether to
-
-
-@contextmanager
-def _loading(name: str | Path) -> Generator[None]:
-    """What is wrong with a model's files, in our words.
-
-    On what is not there, not reachable, no model or not whole, transformers raises whatever its parsers do. Taken for bad
-    files is what was seen when each file of a model was damaged in every way of tests/faults; the rest is a bug, of somebody's.
-    """
-    from huggingface_hub.errors import StrictDataclassError
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except Exception as error:
-        seen = (*_OF_BAD_FILES, StrictDataclassError, SafetensorError)
-        if not isinstance(error, seen) and type(error) is not Exception:  # a bare one is the tokenizers'
-            raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"model {str(name)!r} cannot be loaded: {reason}") from error
+_Counts = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -203,19 +124,20 @@ class PromptSpec:
     """How a trained model is asked: what `internalize.json` holds."""
 
     data: str
-    levels: str
-    unit: str
+    levels: ResolvedSource
+    unit: Unit
     slot_token: str
     curriculum: CurriculumOptions
-    hidden: tuple[int, ...]
-    stage_slots: tuple[int, ...]
-    count_slots: tuple[int, ...]
-    targets: tuple[int, ...]
+    hidden: _Counts
+    stage_slots: _Counts
+    count_slots: _Counts
+    targets: tuple[int, ...] = ()
+    """Older files do not say it: every stage is one."""
 
     def text(self, tokenizer: Any) -> TextFormat:
         """The format of prompts and answers."""
         try:
-            return TextFormat(tokenizer, "token" if self.unit == "token" else "step", self.slot_token)
+            return TextFormat(tokenizer, self.unit, self.slot_token)
         except InputError as error:
             raise InputError(f"{PROMPT_FILE}: {error}") from None
 
@@ -224,7 +146,7 @@ class PromptSpec:
         return TextStages(self.curriculum, text.slot, *(getattr(self, name) for name in _TABLES))
 
     @classmethod
-    def of(cls, data: str, levels: str, text: TextFormat, stages: TextStages) -> "PromptSpec":
+    def of(cls, data: str, levels: ResolvedSource, text: TextFormat, stages: TextStages) -> "PromptSpec":
         """How a model in training is asked."""
         return cls(
             data,
@@ -246,16 +168,11 @@ class PromptSpec:
         found = read_json(path)
         if found.get("version") != VERSION:
             raise InputError(f"{path} has version {found.get('version')!r}; this package reads version {VERSION}")
-        try:
-            found.setdefault("targets", range(len(found["hidden"])))  # of older models: every stage is one
-            options = dict(found["curriculum"])
-            options["smoothing"] = float(options["smoothing"])
-            tables: dict[str, Any] = {name: tuple(map(int, found[name])) for name in _TABLES}
-            plain: dict[str, Any] = {name: str(found[name]) for name in ("data", "levels", "unit", "slot_token")}
-            asking = cls(curriculum=CurriculumOptions(**options), **plain, **tables)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is damaged: {error}") from error
-        if not asking.stage_slots or len(asking.stage_slots) != len(asking.hidden) or not asking.count_slots:
+        curriculum = options_from_json(CurriculumOptions, found.get("curriculum", {}), path)
+        asking: PromptSpec = check_schema({**found, "curriculum": asdict(curriculum)}, cls, path)
+        if "targets" not in found:
+            asking = replace(asking, targets=tuple(range(len(asking.hidden))))
+        if len(asking.stage_slots) != len(asking.hidden):
             slots = len(asking.stage_slots)
             raise InputError(f"{path} is damaged: {len(asking.hidden)} stages and {slots} slot counts")
         last = len(asking.hidden) - 1
@@ -300,7 +217,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
-        return _load_weights(folder, local_files_only=True), load_tokenizer(str(folder))
+        return load_weights(str(folder)), load_tokenizer(str(folder))
 
 
 def check_vocabulary(name: str | Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Say) -> None:

@@ -12,21 +12,26 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, TypedDict
+
+from msgspec import Meta
 
 from internalize.errors import InputError
 from internalize.lm.data.source import Source, source_of
 from internalize.lm.data.tasks import is_task
-from internalize.lm.options import LmTrainOptions
-from internalize.lm.training.callback import RunHooks, read_place, whole_checkpoints
+from internalize.lm.options import LmTrainOptions, options_from_json
+from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.internalization import Internalization
+from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
+from internalize.lm.training.trainer_checkpoints import read_by_trainer, read_place, whole_checkpoints
 from internalize.parallel.interrupt import Interrupted, Interruptible
-from internalize.storage.files import Json, reading
+from internalize.parallel.launcher import launched
+from internalize.storage.files import Json, check_schema, reading
 from internalize.storage.runs import Run, begin_runs, trainer_checkpoints
 
 KIND = "lm-train"
@@ -76,7 +81,8 @@ def train(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    here = launched()
+    processes, first = here.count, here.first
     if options.batch % (options.accumulate * processes):
         raise InputError(
             f"batch={options.batch} cannot be shared by {processes} processes in accumulate={options.accumulate} parts"
@@ -85,7 +91,6 @@ def train(
         raise InputError(
             f"device={device!r}: say cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as a Trainer does)"
         )
-    first = int(os.environ.get("RANK", "0")) == 0
     if run is not None and first:
         run.check(KIND, run_config(options, seed), resume=resume)
     if run is not None and run.finished:
@@ -93,7 +98,7 @@ def train(
             check_finished(run)
             run.drop_trainer()  # left by a kill after the result
         return run.result
-    work, model = _prepared(options, seed, say if first else lambda line: None)
+    work, model = _prepared(options, seed, say if first else lambda line: None, processes, device)
     if device == "cpu" and options.dtype == "bfloat16":
         model.set_attn_implementation("eager")  # in bfloat16 torch's own is much slower there, backwards
     with contextlib.ExitStack() as held:
@@ -128,7 +133,7 @@ def train(
             keep_history=False,
             keep_checkpoints=2,
         )
-        with _written_by_trainer(output):
+        with _written_by_trainer(output), read_by_trainer(checkpoint):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if interrupt.requested and work.callback.ended is None:
             raise Interrupted("--resume goes on")
@@ -140,26 +145,53 @@ def train(
     return result
 
 
+class _StageRecord(TypedDict):
+    stage: Annotated[int, Meta(ge=1)]
+    steps: int
+
+
+class LmResult(TypedDict):
+    """What is shown of the result of a run."""
+
+    exact_match: Annotated[float, Meta(ge=0, le=1)]
+    examples: Annotated[int, Meta(ge=1)]
+    stages: Annotated[list[_StageRecord], Meta(min_length=1)]
+    steps: int
+    tokens: int
+    tokens_per_answer: float
+    seconds: float
+
+
+class LmMetrics(TypedDict):
+    """What is shown of an evaluation."""
+
+    step: int
+    stage: Annotated[int, Meta(ge=1)]
+    exact_match: float
+
+
+def metrics_of(run: Run) -> list[Json]:
+    """The evaluations of a run; what is not one is refused."""
+    metrics = run.metrics()
+    check_schema(metrics, list[LmMetrics], run.path / "metrics.jsonl")
+    return metrics
+
+
 def check_finished(run: Run) -> None:
-    """Refuse a finished run whose result lacks what is shown of it."""
-    result = run.result
-    numbers = ("exact_match", "examples", "steps", "tokens", "seconds")
-    wrong = next((name for name in numbers if not isinstance(result.get(name), int | float)), None)
-    stages: Any = result.get("stages")
-    records = cast(list[Any], stages) if isinstance(stages, list) else [None]
-    if wrong is None and not all(isinstance(each, dict) and {"stage", "steps"} <= each.keys() for each in records):
-        wrong = "stages"
-    if wrong is not None:
-        raise InputError(
-            f"{run.path / 'result.json'} is not the result of lm train: its {wrong} is {result.get(wrong)!r}"
-        )
+    """Refuse a finished run whose result or metrics lack what is shown of them."""
+    check_schema(run.result, LmResult, run.path / "result.json")
+    metrics_of(run)
 
 
-def _prepared(options: LmTrainOptions, seed: int, say: Callable[[str], None]) -> tuple[Internalization, Any]:
-    """The data and the model, found to go together."""
+def _prepared(
+    options: LmTrainOptions, seed: int, say: Callable[[str], None], processes: int, device: str
+) -> tuple[Internalization, Any]:
+    """The data and the model, found to go together and to fit this machine's memory."""
     work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say)
+    config = work.config
+    check_training_memory(options, config, work.longest, processes=processes, device=device)
     # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
-    model = make_model(options, work.config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
+    model = make_model(options, config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
     check_vocabulary(options.model, model, work.text, work.callback.validation, say)
     work.collator.longest = positions_of(model.config)
     if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
@@ -308,7 +340,7 @@ def _data_digests(options: LmTrainOptions) -> dict[str, str]:
 
 def run_source(run: Run, say: Callable[[str], None]) -> Source:
     """The data of a run, with what it held out. Of other data it would hold out other examples, that it was trained on."""
-    options = options_of(run.config)
+    options = options_from_json(LmTrainOptions, run.config, run.path / "config.json")
     source = source_of(options, run.config.get("seed", 0), say)  # says it better if there is no file
     if _data_digests(options) != (run.config.get("data_sha256") or {}):
         raise InputError(
@@ -316,13 +348,3 @@ def run_source(run: Run, say: Callable[[str], None]) -> Source:
             "put it back, or give --data"
         )
     return source
-
-
-def options_of(config: Mapping[str, Any]) -> LmTrainOptions:
-    """The options that a run's ``config.json`` holds."""
-    try:
-        given: Json = {field.name: config[field.name] for field in fields(LmTrainOptions)}
-        given["smoothing"] = float(given["smoothing"])
-        return LmTrainOptions(**given)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the config is not one of lm train: {error}") from error
