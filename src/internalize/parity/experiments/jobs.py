@@ -10,15 +10,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, get_origin
 
+from msgspec import Meta
+
+from internalize.certificate import Certificate
 from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import ReportProgress, torch_threads
 from internalize.parallel.runner import KeptJob
 from internalize.parity.experiments.grid import Kind, Options, option_types
 from internalize.parity.options import SolveOptions, TrainOptions
-from internalize.storage.files import Json
+from internalize.storage.files import Json, check_schema
 from internalize.storage.runs import Run, begin_runs
 from internalize.storage.summaries import SOLVED
 from internalize.storage.sweep_store import Schema
@@ -168,6 +171,12 @@ def _solve(options: SolveOptions, run: Run, done: int, report: ReportProgress, *
         solve_kept(options, run, resume=True, snapshots=snapshots, on_stage=on_stage)
 
 
+class Certified(TypedDict):
+    """The result of `certify`."""
+
+    certificates: Annotated[list[Certificate], Meta(min_length=1)]
+
+
 @dataclass(frozen=True)
 class CertifyJob(KeptJob):
     """The certificates of a finished run, kept in a folder of their own."""
@@ -179,8 +188,8 @@ class CertifyJob(KeptJob):
         """Certificates are what they are, whoever asks again; but they must be of this run, and whole."""
         kept = self.runs[0]
         kept.check("certify", {"run": str(self.subject)}, resume=True)
-        if kept.finished and not isinstance(kept.result.get("certificates"), list):
-            raise InputError(f"{kept.path / 'result.json'} has no list of certificates")
+        if kept.finished:
+            check_schema(kept.result, Certified, kept.path / "result.json")
 
     def run(self, report: ReportProgress) -> None:
         """Check every statement."""
@@ -190,6 +199,20 @@ class CertifyJob(KeptJob):
         with torch_threads(1), begin_runs([kept], "certify", [{"run": str(self.subject)}], resume=True):
             certificates = certify(World.of_run(Run.open(self.out / self.subject)))
             kept.finish({"certificates": [certificate.to_json() for certificate in certificates]})
+
+
+class SuccessPoint(TypedDict):
+    """How many seeds were solved at one number of samples."""
+
+    samples: int
+    seeds: int
+    successes: Annotated[int, Meta(ge=0)]
+
+
+class SuccessResult(TypedDict):
+    """The result of a `SuccessJob`."""
+
+    points: list[SuccessPoint]
 
 
 @dataclass(frozen=True)
@@ -216,10 +239,13 @@ class SuccessJob(KeptJob):
         kept = self.runs[0]
         kept.check("success", self.config, resume=resume)
         if kept.finished:
-            points = kept.result.get("points")
-            listed = cast(list[Any], points) if isinstance(points, list) else []
-            if [point.get("samples") for point in listed if isinstance(point, dict)] != [*self.samples]:
-                raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
+            check_schema(kept.result, SuccessResult, kept.path / "result.json")
+            points: list[SuccessPoint] = kept.result["points"]
+            asked = [(samples, self.seeds) for samples in self.samples]
+            if [(own["samples"], own["seeds"]) for own in points] != asked:
+                raise InputError(f"{kept.path / 'result.json'} has not {self.seeds} seeds at each of {self.samples}")
+            if any(own["successes"] > own["seeds"] for own in points):
+                raise InputError(f"{kept.path / 'result.json'} has more successes than seeds")
 
     def run(self, report: ReportProgress) -> None:
         """One number of samples after another; stopped, it begins anew: all of it is seconds."""
