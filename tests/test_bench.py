@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from internalize.parity.options import TrainOptions
 from internalize.storage.files import Json
 from internalize.storage.runs import Run
 from tests.asking import ask, call, refused
+from tests.spoiling import spoiled
 
 SMALL = Sizes(solve=16, literal=(6, 4, 3), plain=16, chains=(4,), growth=(8, 16), memory=(8,))
 TRAIN = TrainOptions(n=8, k=4, batch=10, eval_samples=10)
@@ -176,6 +178,29 @@ def test_interrupted_and_resumed(tmp_path: Path):
     (tmp_path / "c" / "mine.txt").touch()
     with pytest.raises(InputError, match="holds 'mine.txt', which is not of a bench"):
         bench([own], tmp_path / "c", asked={}, repeats=1, resume=False)
+
+
+def test_kept_repeats_are_used_or_refused_in_one_line(tmp_path: Path):
+    """Every part of repeats.json spoiled in every way: there is a result, or one line that names the file."""
+    whole = {"value": 1.5, "cpu": 1.0, "seconds": {"a": 3.0, "b": 2.0}, "goal": 2.0}
+    own = Measurement("x", "…", lambda number: whole, goal=1.0, repeats=3)
+    bench([own], tmp_path, asked={"seed": 0}, repeats=2, resume=False)
+    path, used = tmp_path / REPEATS, 0
+    kept = json.loads(path.read_text())
+    kept["environment"] = {}
+    for place, changed in spoiled(kept):
+        path.write_text(json.dumps(changed))
+        try:
+            bench([own], tmp_path, asked={"seed": 0}, repeats=3, resume=True)
+        except InputError as error:
+            assert str(tmp_path) in str(error), place
+        else:
+            used += 1
+    assert used > 5
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=f"{path} is no file"):
+        bench([own], tmp_path, asked={"seed": 0}, repeats=3, resume=True)
 
 
 def test_goals():

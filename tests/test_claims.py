@@ -116,7 +116,7 @@ def test_one_seed_that_departs_turns_its_claim(runs, tmp_path, fault):
 def test_metrics_that_lack_a_stage_are_refused_by_name(runs, tmp_path):
     doctored = copies(runs, tmp_path)
     rewrite_metrics(doctored[0], [line for line in doctored[0].metrics() if line["stage"] == 1])
-    with pytest.raises(InputError, match=r"seed-0/metrics.jsonl has 0 switches of stage, not 1"):
+    with pytest.raises(InputError, match=r"seed-0/metrics.jsonl has not the stages 1 … 2, one after the other"):
         claims(doctored, OPTIONS)
 
 

@@ -14,6 +14,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated, TypedDict
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from internalize.bench.ratios import (
     CHAINS,
@@ -32,11 +35,37 @@ from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted
 from internalize.parallel.pool import Report
 from internalize.parity.options import TrainOptions
-from internalize.storage.files import Json, read_json, write_json, writing
+from internalize.storage.files import Json, present, read_json, write_json, writing
 from internalize.storage.runs import Run
 
 RESULT, REPEATS = "bench.json", "repeats.json"
 _OWN_FILES = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
+
+
+_Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
+
+
+class Repeat(Struct, forbid_unknown_fields=True):
+    """One repeat of a measurement, and the machine's load after it."""
+
+    value: _Number
+    load: _Number
+    cpu: _Number | UnsetType = UNSET
+    seconds: dict[str, _Number] | UnsetType = UNSET
+    cpu_seconds: dict[str, _Number] | UnsetType = UNSET
+    standard_error: _Number | UnsetType = UNSET
+    goal: _Number | UnsetType = UNSET
+    solve_seconds: _Number | UnsetType = UNSET
+    solved: _Number | UnsetType = UNSET
+
+
+class KeptRepeats(TypedDict):
+    """The content of `repeats.json`."""
+
+    asked: Json
+    environment: Json
+    took: _Number
+    repeats: dict[str, list[Repeat]]
 
 
 @dataclass(frozen=True)
@@ -121,7 +150,7 @@ def _measured(measurements: Sequence[Measurement], out: Path, kept: Json, repeat
     except KeyboardInterrupt:
         raise Interrupted("--resume goes on with the next repeat") from None
     result = {own.name: _result(own, kept["repeats"][own.name]) for own in measurements if kept["repeats"][own.name]}
-    before = read_json(out / RESULT) if (out / RESULT).exists() else {}
+    before = read_json(out / RESULT) if present(out / RESULT) else {}
     others = {name: before[name] for name in kept["repeats"] if name in before and name not in result}
     found = {**others, **result, **kept["asked"], "environment": kept["environment"], "seconds": round(kept["took"], 1)}
     write_json(out / RESULT, found)
@@ -146,16 +175,14 @@ def _make(out: Path) -> None:
 
 def _begin(out: Path, asked: Json, *, resume: bool) -> Json:
     """What was measured in the folder before, or nothing yet."""
-    if not (out / REPEATS).exists():
+    if not present(out / REPEATS):
         _make(out)
         return {"asked": asked, "environment": describe_environment(), "took": 0.0, "repeats": {}}
     if not resume:
         raise InputError(f"{out}: this bench was begun already; add --resume, or choose another --out")
-    kept = read_json(out / REPEATS)
-    if not isinstance(kept.get("repeats"), dict) or not isinstance(kept.get("took"), float):
-        raise InputError(f"{out / REPEATS} is not what a bench keeps")
-    if kept.get("asked") != asked:
-        raise InputError(f"{out} holds a bench with {kept.get('asked')}, not {asked}; choose another --out")
+    kept = read_json(out / REPEATS, KeptRepeats)
+    if kept["asked"] != asked:
+        raise InputError(f"{out} holds a bench with {kept['asked']}, not {asked}; choose another --out")
     return kept
 
 

@@ -64,18 +64,24 @@ def one_over_other(number: int, one: Callable[[], Seconds], other: Callable[[], 
 
 
 def over_repeats(repeats: Sequence[Mapping[str, Any]]) -> Json:
-    """Median, smallest and largest value of the repeats; of CPU time likewise; seconds as medians."""
+    """Median, smallest and largest value of the repeats; of CPU time likewise; seconds as medians. What one lacks is left out."""
+    keys = _shared(repeats)
     found: Json = _spread("", [repeat["value"] for repeat in repeats])
     found["repeats"] = len(repeats)
-    if "cpu" in repeats[0]:
+    if "cpu" in keys:
         found |= _spread("cpu_", [repeat["cpu"] for repeat in repeats])
-    for key in ("seconds", "cpu_seconds"):
-        if key in repeats[0]:
-            names = repeats[0][key]
-            found[key] = {name: rounded(statistics.median(repeat[key][name] for repeat in repeats)) for name in names}
-    for key in set(repeats[0]) - {"value", "cpu", "seconds", "cpu_seconds"}:
-        found[key] = rounded(statistics.median(repeat[key] for repeat in repeats))
+    for key in keys:
+        if key in ("seconds", "cpu_seconds"):
+            parts = [repeat[key] for repeat in repeats]
+            found[key] = {name: rounded(statistics.median(part[name] for part in parts)) for name in _shared(parts)}
+        elif key not in ("value", "cpu"):
+            found[key] = rounded(statistics.median(repeat[key] for repeat in repeats))
     return found
+
+
+def _shared(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that all objects have."""
+    return [key for key in objects[0] if all(key in each for each in objects)]
 
 
 def _spread(prefix: str, values: Sequence[float]) -> Json:

@@ -11,7 +11,7 @@ All is computed from the files of finished runs. Stages count from 1, as in thos
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from internalize.parity.adamw.groups import group_runs
 from internalize.parity.model.cot import chain_passes
 from internalize.parity.options import TrainOptions
 from internalize.parity.task.stages import parity_stages
-from internalize.parity.task.tree import Levels
+from internalize.parity.task.tree import Levels, ParityTree
 from internalize.storage.runs import Run
 
 RETURNED = 0.01
@@ -113,7 +113,7 @@ def claims(runs: Iterable[Run], paper: TrainOptions) -> list[Claim]:
     (row,) = sizes(own, paper)
     log_icot, icot = (len(parity_stages(levels, Curriculum(method))) for method in ("log-icot", "icot"))
     by_node, by_level = len(chain_passes(levels, "node")), len(chain_passes(levels, "level"))
-    by_layer = list(zip(*(run.metrics()[-1]["child_attention"] for run in own), strict=True))
+    by_layer = list(zip(*map(_child_attention, own), strict=True))
     smallest = min(min(layer) for layer in by_layer)
     return [
         Claim(
@@ -161,6 +161,14 @@ def claims(runs: Iterable[Run], paper: TrainOptions) -> list[Claim]:
     ]
 
 
+def _child_attention(run: Run) -> list[float]:
+    """The smallest attention on a true child after training, layer by layer."""
+    found, layers = run.metrics()[-1]["child_attention"], ParityTree.of(run.config).L
+    if len(found) != layers:
+        raise InputError(f"{run.path / 'metrics.jsonl'}: child_attention has {len(found)} layers, not {layers}")
+    return found
+
+
 def paper_runs(runs: Iterable[Run], paper: TrainOptions) -> list[Run]:
     """The runs at the given settings, in order of seeds; refused if there are none."""
     group = group_runs(runs).get(paper)
@@ -171,16 +179,16 @@ def paper_runs(runs: Iterable[Run], paper: TrainOptions) -> list[Run]:
 
 def spikes_of(runs: Iterable[Run], options: TrainOptions) -> list[tuple[Spike, ...]]:
     """The spikes of runs at given settings; a run whose metrics lack a stage or its start is refused by name."""
-    switches = len(parity_stages(Levels(options.n, options.k), options.schedule())) - 1
+    stages = range(1, len(parity_stages(Levels(options.n, options.k), options.schedule())) + 1)
     found: list[tuple[Spike, ...]] = []
     for run in runs:
+        metrics = run.metrics()
+        if [stage for stage, _ in groupby(metrics, key=lambda line: line["stage"])] != [*stages]:
+            raise InputError(f"{run.path / 'metrics.jsonl'} has not the stages 1 … {len(stages)}, one after the other")
         try:
-            own = spikes(run.metrics())
+            found.append(spikes(metrics))
         except InputError as error:
             raise InputError(f"{run.path / 'metrics.jsonl'}: {error}") from None
-        if len(own) != switches:
-            raise InputError(f"{run.path / 'metrics.jsonl'} has {len(own)} switches of stage, not {switches}")
-        found.append(own)
     return found
 
 

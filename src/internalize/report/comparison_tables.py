@@ -69,9 +69,8 @@ def _distance(part: str) -> Callable[[Row], str]:
 def over_linear(row: Row) -> str:
     """Updates after the explicit stage over those of linear ICoT on the same seeds."""
     ahead = row["against_linear"]
-    if not ahead or ahead["ratio_high"] is None:
-        return "–"
-    return f"{ahead['ratio']:.2f} ({ahead['ratio_low']:.2f} – {ahead['ratio_high']:.2f})"
+    shown = [ahead[name] for name in ("ratio", "ratio_low", "ratio_high")] if ahead else [None]
+    return "–" if None in shown else "{:.2f} ({:.2f} – {:.2f})".format(*shown)
 
 
 def milliseconds(name: str) -> Callable[[Row], str]:

@@ -99,7 +99,11 @@ def reproduce(
     from internalize.report.page import write_report
 
     began = time.perf_counter()
-    if stranger := next((path.name for path in sorted(out.glob("[!.]*")) if path.name not in _OWN_FILES), None):
+    names = {path.name for path in out.glob("[!.]*")}
+    own = names.intersection(_OWN_FILES)
+    if own.isdisjoint(("runs", "tables")):
+        own.discard("index.html")  # a page of somebody else's
+    if stranger := next(iter(sorted(names - own)), None):
         raise InputError(f"{out} holds {stranger!r}, which is not of a report; choose another --out")
     plan = ReproductionPlan(out, experiments, paper, algorithm, first_seed)
     folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))

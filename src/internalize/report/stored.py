@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from internalize.report.figures.language import draw_language
 from internalize.report.figures.latency import draw_latency
 from internalize.report.figures.law import draw_law
 from internalize.report.figures.phase import draw_phase
+from internalize.report.stored_rows import ComparedRows, LmComparedRows
 from internalize.storage.files import Json, present, read_json
 from internalize.storage.summaries import ROWS
 from internalize.storage.sweep_store import STORE
@@ -31,6 +33,7 @@ FOLDER: Final = Path(__file__).parent / "results"
 """Of the stored results."""
 
 
+_read_compared: Final = partial(read_json, schema=ComparedRows)
 Shown = tuple[Sequence[Table], Sequence[Drawing]]
 """What a part of the page has of tables and figures."""
 
@@ -50,7 +53,7 @@ class Stored:
     date: str
     """On which it was run."""
     show: Callable[[Json], Shown]
-    read: Callable[[Path], Json] = read_json
+    read: Callable[[Path], Json] = _read_compared
     """The file, or what the command makes."""
     makes: str = ROWS
     """What the command leaves in its ``--out``."""
@@ -80,33 +83,30 @@ def parts(full: Path | None = None) -> list[Part]:
 
 
 def _part(stored: Stored, full: Path | None) -> Part | None:
-    made = None if full is None else full / stored.name / stored.makes
+    made = None if full is None or stored.arguments is None else full / stored.name / stored.makes
     if made is None or not present(made):
         path = FOLDER / stored.file
         return Part(stored, stored.date, False, *stored.show(stored.read(path))) if path.is_file() else None
-    days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json")]
+    days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json") if env.is_file()]
     written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
+    found = stored.read(made)
     try:
-        return Part(stored, max(days, default=written), True, *stored.show(stored.read(made)))
-    except InputError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # A file made outside of the package may have become anything; one of ours that cannot be shown is a bug.
+        return Part(stored, max(days, default=written), True, *stored.show(found))
+    except (LookupError, ValueError, ArithmeticError) as error:  # every row is sound, but they do not go together
         raise InputError(f"{made} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
 
 
 def _read_phase(*by: str) -> Callable[[Path], Json]:
-    """What `sweep show --figure --json` printed, or the same of the store of which this is the first file."""
+    """What `sweep show --figure --json` printed, or the cells of the store of which this is the first file."""
 
     def read(path: Path) -> Json:
-        found = read_json(path)
-        return phase_of(read_cells(path.parent), by) if path.name == STORE else found
+        return {"cells": read_cells(path.parent), "by": by} if path.name == STORE else read_json(path)
 
     return read
 
 
 def _phase(found: Json) -> Shown:
-    return [], [draw_phase(**found)]
+    return [], [draw_phase(**phase_of(**found) if "cells" in found else found)]
 
 
 def _rows_of(found: Json, of: str) -> list[Json]:
@@ -165,6 +165,7 @@ STORED: Final = (
         "python benchmarks/prediction_table.py",
         "2026-11-15",
         lambda found: ([], [draw_law(found["law"])]),
+        read_json,
     ),
     Stored(
         "phase",
@@ -263,6 +264,7 @@ STORED: Final = (
         "--eval-every 10 --eval-examples 256",
         "2026-11-17",
         _language,
+        partial(read_json, schema=LmComparedRows),
     ),
 )
 """The parts of the page that the quick profile does not compute, in the page's order."""

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, get_origin
+
+from msgspec import Meta
 
 from internalize.certificate import Certificate
 from internalize.errors import InputError
@@ -19,7 +21,7 @@ from internalize.parallel.pool import ReportProgress, torch_threads
 from internalize.parallel.runner import KeptJob
 from internalize.parity.experiments.grid import Kind, Options, option_types
 from internalize.parity.options import SolveOptions, TrainOptions
-from internalize.storage.files import Json
+from internalize.storage.files import Json, check_schema
 from internalize.storage.runs import Run, begin_runs
 from internalize.storage.summaries import SOLVED
 from internalize.storage.sweep_store import Schema
@@ -172,7 +174,7 @@ def _solve(options: SolveOptions, run: Run, done: int, report: ReportProgress, *
 class Certified(TypedDict):
     """The result of `certify`."""
 
-    certificates: list[Certificate]
+    certificates: Annotated[list[Certificate], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class SuccessPoint(TypedDict):
 
     samples: int
     seeds: int
-    successes: int
+    successes: Annotated[int, Meta(ge=0)]
 
 
 class SuccessResult(TypedDict):
@@ -238,8 +240,11 @@ class SuccessJob(KeptJob):
         kept.check("success", self.config, resume=resume)
         if kept.finished:
             points = kept.result_as(SuccessResult)["points"]
-            if [point["samples"] for point in points] != [*self.samples]:
-                raise InputError(f"{kept.path / 'result.json'} has not a point for each of {self.samples}")
+            asked = [(samples, self.seeds) for samples in self.samples]
+            if [(own["samples"], own["seeds"]) for own in points] != asked:
+                raise InputError(f"{kept.path / 'result.json'} has not {self.seeds} seeds at each of {self.samples}")
+            if any(own["successes"] > own["seeds"] for own in points):
+                raise InputError(f"{kept.path / 'result.json'} has more successes than seeds")
 
     def run(self, report: ReportProgress) -> None:
         """One number of samples after another; stopped, it begins anew: all of it is seconds."""

@@ -14,7 +14,7 @@ from internalize.parity.options import FixedGates
 from internalize.parity.task.data import draw_bits, inference_input
 from internalize.parity.task.tree import Levels
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, FAINT, GREEN, MUTED, VERMILION, WEIGHTS, sheet, vector_bar
+from internalize.report.figures.style import BLUE, FAINT, GREEN, MUTED, PLAIN, VERMILION, WEIGHTS, sheet, vector_bar
 from internalize.storage.files import Json
 
 _GATES: Final[dict[FixedGates, tuple[str, str]]] = {
@@ -97,7 +97,7 @@ def _draw_levels(axes: Axes, rows: Sequence[Json], title: str) -> QuadMesh:
     edges = np.arange(width + 1), np.arange(height + 1)
     mesh = axes.pcolormesh(*edges, values, cmap=WEIGHTS, vmin=0.5, vmax=1, edgecolors=FAINT, linewidth=0.3)
     axes.set_ylim(height, 0)
-    axes.set_yticks([row + 0.5 for row in range(height)], [str(row["what"]) for row in rows])
+    axes.set_yticks([row + 0.5 for row in range(height)], [row["what"] for row in rows], **PLAIN)
     axes.set_xticks([level + 0.5 for level in range(width)], [str(level + 1) for level in range(width)])
     axes.tick_params(length=0)
     axes.set_xlabel("level")

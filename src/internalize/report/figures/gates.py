@@ -15,7 +15,17 @@ from internalize.parity.adamw.groups import one_group
 from internalize.parity.model.gates import paper_gates
 from internalize.parity.task.tree import ParityTree
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, GREEN, MUTED, VERMILION, WEIGHTS, metrics_together, sheet, vector_bar
+from internalize.report.figures.style import (
+    BLUE,
+    GREEN,
+    MUTED,
+    PLAIN,
+    VERMILION,
+    WEIGHTS,
+    metrics_together,
+    sheet,
+    vector_bar,
+)
 from internalize.storage.files import Json
 from internalize.storage.runs import Run
 
@@ -125,7 +135,7 @@ def draw_gate_rows(rows: Sequence[Json]) -> Drawing:
         axes.set_xscale("log")
         axes.set_xlim(FLOOR / 1.5, 1.3)
         axes.set_ylim(len(rows) - 0.5, -0.6)
-        axes.set_yticks(range(len(rows)), names)
+        axes.set_yticks(range(len(rows)), names, **PLAIN)
         axes.grid(axis="y", color="#ececec", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.text(1.6, -0.8, "solved", fontsize=8, color=MUTED, va="bottom")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import BLUE, INK, SKY, sheet
+from internalize.report.figures.style import BLUE, INK, PLAIN, SKY, sheet
 from internalize.storage.files import Json
 
 
@@ -18,12 +18,14 @@ def draw_language(rows: Sequence[Json]) -> Drawing:
                 axes.barh(height, row["steps_to_99"], 0.3, color=BLUE, label=label)
             text = f" {row['exact_match']:.4f} exact match, {row['solved']} of {row['seeds']} seeds, {row['attempts']:.3g} stages"
             axes.text(row["steps"], height, text, va="center", fontsize=8, color=INK)
-        axes.set_yticks(range(len(rows)), [str(row["method"]) for row in rows])
+        axes.set_yticks(range(len(rows)), [row["method"] for row in rows], **PLAIN)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, 1.75 * max(row["steps"] for row in rows))
         axes.set_xlabel("updates, those of explicit chain of thought included")
         figure.legend(loc="outside lower center", ncols=2)
-    told = "; ".join(f"{row['method']} {row['steps_to_99']:g} to 99 %, {row['steps']:g} in all" for row in rows)
+    told = "; ".join(
+        f"{row['method']} {_in_words(row['steps_to_99'])} to 99 %, {row['steps']:g} in all" for row in rows
+    )
     return Drawing(
         name="language-models",
         figure=figure,
@@ -34,3 +36,7 @@ def draw_language(rows: Sequence[Json]) -> Drawing:
         ),
         alt=f"Updates: {told}.",
     )
+
+
+def _in_words(steps: float | None) -> str:
+    return "never" if steps is None else f"{steps:g}"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 
 from internalize.report.figures.drawing import Drawing
-from internalize.report.figures.style import FAINT, INK, MEASURED, WEIGHTS, error_bars, note, sheet
+from internalize.report.figures.style import FAINT, INK, MEASURED, PLAIN, WEIGHTS, error_bars, note, sheet
 from internalize.storage.files import Json
 
 
@@ -33,7 +33,7 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
             _heat(axes, own, columns, None if half else heights, x, y)
             _mark(axes, [point for point in half if len(by) < 3 or point[by[2]] == value], columns, x)
             if len(by) > 2:
-                axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if half else 6)
+                axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if half else 6, **PLAIN)
         all_axes[0].set_ylabel("samples a stage" if y == "samples" else y)
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=list(all_axes), pad=0.01, aspect=30)
         bar.set_label("share of runs that succeed")
@@ -69,8 +69,8 @@ def _heat(
     if heights is None:
         axes.set_yscale("log")
     else:
-        axes.set_yticks(range(len(heights)), [_label(height) for height in heights])
-    axes.set_xticks(range(len(columns)), [_label(column) for column in columns])
+        axes.set_yticks(range(len(heights)), [_label(height) for height in heights], **PLAIN)
+    axes.set_xticks(range(len(columns)), [_label(column) for column in columns], **PLAIN)
     axes.set_xlabel(x)
 
 

@@ -41,6 +41,9 @@ SIGNS: Final = LinearSegmentedColormap.from_list("signs", [ORANGE, "#ececec", SK
 MEASURED: Final[dict[str, Any]] = {"fmt": "o", "markersize": 3.5, "color": VERMILION, "linewidth": 1}
 """How measured points with error bars look."""
 
+PLAIN: Final[dict[str, Any]] = {"parse_math": False}
+"""Of text that comes from files: a dollar sign in it is a dollar sign."""
+
 _RC: Final[dict[str, Any]] = {
     "figure.facecolor": "white",
     "figure.constrained_layout.h_pad": 0.03,
