@@ -114,8 +114,6 @@ def test_weights_of_other_sizes_or_without_a_value_are_refused():
         World.of_weights(tree, [torch.zeros(3, 1)])
     with pytest.raises(InputError, match="finite"):
         World.of_weights(tree, [torch.full((4, 1), math.nan)])
-    with pytest.raises(InputError, match="no ingredient bits"):
-        World.of_weights(tree, [torch.zeros(4, 1)], bits=3)
 
 
 def test_only_names_statements():

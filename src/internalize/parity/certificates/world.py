@@ -26,7 +26,7 @@ so a broken ingredient is one ``dataclasses.replace`` away, and computes in floa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -114,9 +114,6 @@ class World:
             "stages": parity_stages(levels, Curriculum("log-icot")),
             "draw": draw,
         }
-        unknown = set(more) - {field.name for field in fields(World)}
-        if unknown:
-            raise InputError(f"a world has no ingredient {', '.join(sorted(unknown))}")
         given["history"] = tuple(_doubled(layers) for layers in more.pop("history", ()))
         return World(tree=tree, link=link, weights=_doubled(weights), whole=whole, seed=seed, **(given | more))
 
