@@ -21,13 +21,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.parity.model.gates import paper_gates
 from internalize.parity.model.link import COSINE, Link
 from internalize.parity.model.mask import level_mask
 from internalize.parity.task.tree import Levels
-
-MEMORY_LIMIT = 2 * 2**30
 
 
 class LiteralTransformer:
@@ -94,9 +93,5 @@ class LiteralTransformer:
 
     def _refuse_if_too_large(self, B: int) -> None:
         d = self.levels.T + B * (self.L + 1)
-        need = 8 * self.L * (3 * d * d + 8 * d * self.levels.T)
-        if need > MEMORY_LIMIT:
-            raise InputError(
-                f"the literal model of n={self.levels.n}, k={self.levels.k}, B={B} has {d} × {d} matrices and needs "
-                f"about {need / 2**30:.1f} GiB, over the limit of {MEMORY_LIMIT / 2**30:.0f}; use the level or block form"
-            )
+        need = 8.0 * self.L * (3 * d * d + 8 * d * self.levels.T)
+        check_memory(need, f"{d} × {d} matrices of the literal model at n={self.levels.n}, k={self.levels.k}, B={B}")
