@@ -1,14 +1,11 @@
-"""Sweeps: every cell once, whoever is killed; the rows of `solve` and `train` themselves; the same on a Ray cluster."""
+"""sweep.py, sweep_store.py and the command: every cell once, whoever is killed, and the rows of `solve` and `train` themselves."""
 
 import json
 import multiprocessing
 import os
 import re
 import signal
-import socket
-import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +16,11 @@ import pytest
 
 from internalize.errors import InputError
 from internalize.intervals import wilson
-from internalize.parallel import cluster
 from internalize.parallel.interrupt import Interrupted
 from internalize.parallel.runner import Runner
 from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.solve import solve
-from internalize.parity.experiments.grid import Kind, parse_grid
+from internalize.parity.experiments.grid import parse_grid
 from internalize.parity.experiments.jobs import CellJob
 from internalize.parity.experiments.phase import keep_where, read_cells, success_rates, varied
 from internalize.parity.experiments.sweep import sweep
@@ -338,72 +334,4 @@ def test_show(tmp_path: Path):
     refused(f"sweep show {tmp_path / 'cells'} --where colour=red", "where=colour=red: the cells have no such column")
     refused(f"sweep solve --address 1.2.3.4:5 --out {tmp_path / 'new'}", "add --backend ray")
     refused(f"sweep solve --jobs 0 --out {tmp_path / 'new'}", "jobs=0 is outside 1")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.fixture(scope="module")
-def address() -> Any:
-    """Two nodes on this machine, one CPU each."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own
-        pytest.importorskip("ray")
-        from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-        nodes.add_node(num_cpus=1)
-    yield nodes.address
-    nodes.shutdown()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("kind", "grid"),
-    [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)],
-)
-def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, grid: list[str]):
-    here = run(tmp_path / "here", grid, range(4), kind)
-    there = run(tmp_path / "there", grid, range(4), kind, runner=Runner(None, "ray", address, 3))
-    assert (here["done"], here["failed"]) == (there["done"], there["failed"])
-    assert rows(tmp_path / "here") == rows(tmp_path / "there")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_interrupted_and_resumed(tmp_path: Path, address: str):
-    def interrupt(done: float, total: float, text: str) -> None:
-        if done == 3:
-            signal.raise_signal(signal.SIGTERM)
-
-    on_ray = Runner(1, "ray", address, 3)
-    with pytest.raises(Interrupted, match="--resume goes on"):
-        run(tmp_path, GRID, range(3), runner=on_ray, report=interrupt)
-    assert 3 <= read_cells(tmp_path).height < 12
-    assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12
-
-
-def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'internalize\[ray\]'"):
-        cluster.load_ray()
-    refused(f"sweep solve --on ray --out {tmp_path / 'new'}", "needs Ray, which is not installed")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:one", "127.0.0.1:99999"])
-def test_nobody_at_the_address(tmp_path: Path, address: str):
-    pytest.importorskip("ray")
-    words = f"address={address!r} is not a Ray cluster that can be reached"
-    refused(f"sweep solve --on ray --address {address} --out {tmp_path / 'new'}", words)
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_port_that_is_not_ray_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Something takes the connection and never answers: Ray itself would wait for minutes."""
-    pytest.importorskip("ray")
-    monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 4.0)
-    with socket.create_server(("", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        words = f"address={address!r} is not a Ray cluster that can be reached: no answer in 4 s"
-        refused(f"sweep solve --backend ray --address {address} --out {tmp_path / 'new'}", words)
     assert not (tmp_path / "new").exists()

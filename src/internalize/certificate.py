@@ -85,10 +85,19 @@ class Statement(Generic[W]):
     claim: str
     check: Callable[[W], Finding]
 
+    def __call__(self, world: W) -> Finding:
+        """Check the statement in a world."""
+        return self.check(world)
+
     def certificate(self, name: str, found: Finding, seed: int, dtype: str) -> Certificate:
         """The record of what was found."""
         numbers, seeds = (found.measured, found.bound, found.margin), (seed, *found.seeds)
         return Certificate(name, f"{self.where}: {self.claim}", *numbers, found.verdict, seeds, dtype, found.reason)
+
+
+def statement(where: str, claim: str) -> Callable[[Callable[[W], Finding]], Statement[W]]:
+    """Make a check the statement that it checks: where it is in the paper, and what it claims."""
+    return lambda check: Statement(where, claim, check)
 
 
 def chosen(statements: Mapping[str, Statement[W]], only: Sequence[str] | None) -> dict[str, Statement[W]]:

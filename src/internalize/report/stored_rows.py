@@ -77,7 +77,7 @@ class Ablations(_OverSeeds, tag="ablations"):
     optimizer: Optimizer
     breaks_at: dict[Words, Count]
     level_accuracy: Annotated[list[Share], Meta(min_length=1, max_length=64)]
-    turned: list[_Turned] | None | UnsetType = UNSET
+    turned: list[_Turned] | UnsetType | None = UNSET
     gate_distance: _GateDistance | UnsetType = UNSET
     answer_scale: list[Annotated[float, Meta(ge=-1e15, le=1e15)]] | UnsetType = UNSET
 

@@ -18,27 +18,11 @@ from internalize.lm.certificates.world import LmWorld
 __all__ = ["STATEMENTS", "LmWorld", "certify"]
 
 STATEMENTS: dict[str, Statement[LmWorld]] = {
-    "child-attention": Statement(
-        'after Definition "Well-trained layer"',
-        "each child of a node gets ½ of the attention; here, in some head, at least half of that",
-        child_attention,
-    ),
-    "child-mass": Statement(
-        'after Lemma "Stage 1"',
-        "attention off the children is next to nothing; here, in some head, at most ½",
-        child_mass,
-    ),
-    "hidden-nodes": Statement(
-        'after Lemma "Hidden States"',
-        "hidden nodes are near the truth; here a linear probe reads them, early enough for their parents",
-        hidden_nodes,
-    ),
-    "frozen-nodes": Statement(
-        'after Lemma "Frozen gradient"',
-        "a trained layer stays; here what a stage has hidden is read alike after the next",
-        frozen_nodes,
-    ),
-    "answer": Statement("after Theorem 1", "the answer is right with everything hidden; here for 99 %", answer),
+    "child-attention": child_attention,
+    "child-mass": child_mass,
+    "hidden-nodes": hidden_nodes,
+    "frozen-nodes": frozen_nodes,
+    "answer": answer,
 }
 """All statements by the name that ``--only`` takes. None of them is the paper's own: `docs/statements.md` has those."""
 

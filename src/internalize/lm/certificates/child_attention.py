@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from internalize.certificate import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.lm.certificates.world import LmWorld
 
 SHORT: Final = 0.25
@@ -29,6 +29,10 @@ MASS: Final = 0.5
 NO_SLOTS: Final = not_applicable("deleted steps leave no slots, so nodes have no places to attend to")
 
 
+@statement(
+    'after Definition "Well-trained layer"',
+    "each child of a node gets ½ of the attention; here, in some head, at least half of that",
+)
 def child_attention(world: LmWorld) -> Finding:
     r"""Each child gets ½: what the one that has less is short of it, least over layers and heads, at the worst node.
 
@@ -42,6 +46,7 @@ def child_attention(world: LmWorld) -> Finding:
     return Finding(max(0.0, 0.5 - weaker), SHORT, where)
 
 
+@statement('after Lemma "Stage 1"', "attention off the children is next to nothing; here, in some head, at most ½")
 def child_mass(world: LmWorld) -> Finding:
     """Attention off the two children, the paper's μ, least over layers and heads, at the worst node.
 

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from internalize.certificate import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.lm.certificates.world import ERROR, LmWorld
 from internalize.lm.probe.probe import sequences_of
 from internalize.lm.probe.states import Budget, Cells, at_positions, read_states
 from internalize.lm.training.generation import generate_answers
 
 
+@statement(
+    'after Lemma "Hidden States"',
+    "hidden nodes are near the truth; here a linear probe reads them, early enough for their parents",
+)
 def hidden_nodes(world: LmWorld) -> Finding:
     """Every hidden node is there in time: error of a linear probe at the position that predicts it, least over the layers that it
     may use, at the worst node.
@@ -46,6 +50,9 @@ def _control_labels(world: LmWorld, node: int) -> Tensor:
     return bits[:, chosen_bits].sum(1) % 2
 
 
+@statement(
+    'after Lemma "Frozen gradient"', "a trained layer stays; here what a stage has hidden is read alike after the next"
+)
 def frozen_nodes(world: LmWorld) -> Finding:
     """What a stage had hidden the next one leaves as it was: how often a probe that was fitted to the states of the one reads
     something else in those of the other, least over the layers that the node may use and the earlier model has it in, at the worst
@@ -91,6 +98,7 @@ def _share_read_differently(
     return min(shares, default=None)
 
 
+@statement("after Theorem 1", "the answer is right with everything hidden; here for 99 %")
 def answer(world: LmWorld) -> Finding:
     """The answer in the inference input, generated greedily: the share of questions that are not answered, word for word."""
     kept = world.kept

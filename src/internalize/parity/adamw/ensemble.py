@@ -31,7 +31,6 @@ from internalize.parity.model.loss import stage_loss, supervised_level_loss
 from internalize.parity.model.metrics import Model, infer, measure
 from internalize.parity.model.relaxed import RelaxedTransformer
 from internalize.parity.model.transformer import LevelTransformer
-from internalize.parity.model.weights import named_weights
 from internalize.parity.options import TrainOptions
 from internalize.parity.task.data import draw_sequences, inference_input, stage_input
 from internalize.parity.task.stages import parity_stages
@@ -247,4 +246,4 @@ def named_parameters(model: Model) -> dict[str, nn.Parameter]:
         return {"W": model.W}
     if isinstance(model, RelaxedTransformer):
         return model.named_weights()
-    return cast(dict[str, nn.Parameter], named_weights(list(model.W)))
+    return cast(dict[str, nn.Parameter], {f"W{layer + 1}": W for layer, W in enumerate(model.W)})

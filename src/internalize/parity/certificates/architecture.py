@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from internalize.certificate import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.parity.certificates.world import World
 from internalize.parity.model.link import link_faults
 
@@ -29,6 +29,7 @@ ROUNDING: Final = 1e-12
 """How far two ways to compute one number of size 1 in float64 may be apart, after L ≤ 20 layers of at most 10^4 terms."""
 
 
+@statement("Definition 1", "a node sees the positions of lower levels and no other")
 def mask(world: World) -> Finding:
     r"""Definition 1: \(C_{j,m} = 0\) iff j < m for an input m, and iff \(j \le n_{h[m]-1}\) for a node m.
 
@@ -41,6 +42,7 @@ def mask(world: World) -> Finding:
     return Finding(float((wanted != world.visible).sum()), 0.0)
 
 
+@statement("Definition 1", "attention is a softmax over the keys of each query")
 def softmax(world: World) -> Finding:
     """Definition 1: attention is a column-wise softmax: every query that sees a key has weights that sum to 1.
 
@@ -56,12 +58,14 @@ def softmax(world: World) -> Finding:
     return Finding(max(float(sums), float((A[:, sees] - expected / expected.sum(dim=0)).abs().max())), ROUNDING)
 
 
+@statement("Definition 2", "φ meets the conditions of a link function")
 def link(world: World) -> Finding:
     """Definition 2: φ even, φ(0) = −1, φ(±1) = 1, φ′(0) = φ′(±1) = 0, c > 0 its curvature. Measured: broken conditions."""
     faults = link_faults(world.link)
     return Finding(float(len(faults)), 0.0, "; ".join(faults) or None)
 
 
+@statement("Eq. (gating)", "layer ℓ is open at level ℓ + 1 and nowhere else")
 def gating(world: World) -> Finding:
     r"""Eq. (gating): \(g_m^{(\ell)} = 1\) iff \(n_\ell < m \le n_{\ell+1}\), else 0. Measured: largest difference of a gate."""
     levels = world.levels
@@ -70,6 +74,7 @@ def gating(world: World) -> Finding:
     return Finding(float((world.gates - wanted).abs().max()), ROUNDING)  # learned gates may be 1e-20, and that is shut
 
 
+@statement("section 3.2", "gated connections keep the input bits: no layer's states of the inputs collapse")
 def kept_inputs(world: World) -> Finding:
     """Section 3.2: gated connections keep the input bits, which Lemma 1 would otherwise have collapse.
 
@@ -96,6 +101,9 @@ def kept_inputs(world: World) -> Finding:
     return Finding(worst, ROUNDING, reason)
 
 
+@statement(
+    'Lemma "Gated Connection Propagation"', "a state is its token until its level is written and φ(ẑ) from then on"
+)
 def propagation(world: World) -> Finding:
     r"""Lemma "Gated Connection Propagation": a state is the token before its level is written, and φ(ẑ) ever after.
 
@@ -121,6 +129,7 @@ def propagation(world: World) -> Finding:
     return Finding(worst, ROUNDING)
 
 
+@statement('Corollary "Frozen Derivative"', "a state depends on no weight but those up to its writing layer")
 def derivative(world: World) -> Finding:
     r"""Corollary "Frozen Derivative": \(\partial x^{(\ell)}_{\beta,[\ell+1]} / \partial w^{(\ell')}_{j,m}\) is that of
     \(\varphi(\hat z^{(h[\beta]-1)})\) if β is written by layer ℓ and ℓ' is not above the writing layer, and 0 otherwise.
@@ -147,6 +156,7 @@ def derivative(world: World) -> Finding:
     return Finding(worst, ROUNDING)
 
 
+@statement("section 3.1", "stage t pads nodes up to n_t, supervises those above, reads layer t")
 def curriculum(world: World) -> Finding:
     """Section 3.1: stage t of log2 k pads the nodes up to n_t, takes the loss on those above and reads layer t.
 
@@ -164,6 +174,7 @@ def curriculum(world: World) -> Finding:
     return Finding(float(wrong), 0.0)
 
 
+@statement("Eq. (loss-t)", "the loss is the squared error over positions above n_t")
 def loss(world: World) -> Finding:
     r"""Eq. (loss-t): \(\mathcal L^{(t)} = \frac1{2B} \sum_{m > n_t} \lVert f_m - b_m \rVert^2\).
 
@@ -182,6 +193,7 @@ def loss(world: World) -> Finding:
     return Finding(worst, ROUNDING)
 
 
+@statement("section 3.1", "the answer is computed from the bits alone, whatever the chain shows")
 def evaluation(world: World) -> Finding:
     """Section 3.1, "Evaluation": the answer at test time is computed from the bits, whatever the chain's tokens are.
 

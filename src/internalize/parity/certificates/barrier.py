@@ -37,7 +37,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from internalize.certificate import Finding
+from internalize.certificate import Finding, statement
 from internalize.parity.certificates.world import World
 from internalize.parity.task.data import add_trace
 from internalize.parity.task.tree import ParityTree
@@ -45,6 +45,7 @@ from internalize.parity.task.tree import ParityTree
 _SECRETS, _BATCH, _SQUARES = 16, 500, 32
 
 
+@statement("Proposition 1", "without a chain the gradient's variance over secrets is at most E‖∇f‖²/C(n,k)")
 def barrier(world: World) -> Finding:
     """The claim above. Measured: the variance at the θ where it is closest to its bound; above n = 12, exactly at θ = 0."""
     generic = world.generic(1.0)

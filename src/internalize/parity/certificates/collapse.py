@@ -18,11 +18,12 @@ import math
 
 import torch
 
-from internalize.certificate import Finding
+from internalize.certificate import Finding, statement
 from internalize.parity.certificates.world import World
 from internalize.parity.theory.freezing import curvature
 
 
+@statement("Lemma 1", "under uniform attention the inputs collapse: |φ + 1| = O(n^(−ε/16))")
 def collapse(world: World) -> Finding:
     """Lemma 1 with its constant. Measured: |φ + 1| at the m where it is closest to its bound, of those with a bound below 2."""
     n, bits = world.tree.n, world.draw(0, world.test_count, "test")

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from internalize.certificate import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.parity.certificates.world import World
 
 _ALL_PAIRS = 1100
@@ -31,6 +31,7 @@ _ALL_PAIRS = 1100
 _MAX_SAMPLES = 20_000
 
 
+@statement("Lemma 9 of Kim and Suzuki", "non-trivial correlations of order up to 4 are at most κ")
 def concentration(world: World) -> Finding:
     """Lemma "Concentration": every non-trivial correlation of order up to 4 is at most κ, in the batch of the first stage.
 
@@ -59,6 +60,7 @@ def concentration(world: World) -> Finding:
     return Finding(worst, kappa, f"B={B}, {looked}", vacuous=kappa >= 1)
 
 
+@statement('Lemma "Trivial 4-tuple count"', "3M² − 2M + 48·#(nodes above level 2) tuples of 4 cancel")
 def trivial_tuples(world: World) -> Finding:
     r"""Lemma "Trivial 4-tuple count": among the first M positions they are \(3M^2 - 2M + 48\,\#\{\text{nodes above level 2}\}\).
 

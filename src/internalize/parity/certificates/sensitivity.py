@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from internalize.certificate import Finding
+from internalize.certificate import Finding, statement
 from internalize.parity.certificates.architecture import gradients, positions
 from internalize.parity.certificates.world import World
 from internalize.parity.theory.freezing import steepness
@@ -32,6 +32,9 @@ _ROWS, _PROBES = 64, 16
 """Outputs whose gradients are all taken, and directions in which they are if there are more."""
 
 
+@statement(
+    'Lemma "Per-Node Sensitivity"', "a weight moves a state by at most 2 L_φ^(ℓ−ℓ'+1) σ_j; measured relative to that"
+)
 def sensitivity(world: World) -> Finding:
     r"""Lemma "Per-Node Sensitivity": \(\xi^{(\ell)}_{j,m,\ell'} \le 2 A^{\ell-\ell'+1} \sigma_j(w^{(\ell')}_m)\).
 
@@ -56,6 +59,7 @@ def sensitivity(world: World) -> Finding:
     return Finding(worst, 1.0)
 
 
+@statement('Lemma "Bounded Gradient"', "the gradient of the output is O(n^g), g = log2 L_φ + 1")
 def bounded_gradient(world: World) -> Finding:
     """Lemma "Bounded Gradient" with the constant above. Measured: the norm at the stage where it is closest to its bound."""
     levels, A = world.levels, steepness(world.link)

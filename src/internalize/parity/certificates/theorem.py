@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from internalize.certificate import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.parity.algorithm1.solve import solve
 from internalize.parity.certificates.architecture import ROUNDING
 from internalize.parity.certificates.training import declared_masses
@@ -29,16 +29,19 @@ _TRIALS, _TRIAL_N, _TRIAL_NUMBERS = 25, 32, 5_000_000
 """Runs with other seeds are made up to this n, and if a stage's batch has no more than so many numbers."""
 
 
+@statement("Theorem 1", "the answer is within ε_L of the truth on every input")
 def max_error(world: World) -> Finding:
     """Theorem 1: the answer is within ε_L of the truth. Measured: the largest error, on all inputs or on drawn ones."""
     return _error(world, power=1)
 
 
+@statement("Theorem 1", "the population error E(θ) is at most ε_L²")
 def l2_error(world: World) -> Finding:
     """Theorem 1 in the paper's measure: E(θ) ≤ ε_L². Exact where all inputs are looked at."""
     return _error(world, power=2)
 
 
+@statement("Theorem 1", "Algorithm 1 fails with probability at most L exp(−n^(ε/2))")
 def probability(world: World) -> Finding:
     """Theorem 1: Algorithm 1 fails with probability at most L exp(−n^{ε/2}).
 

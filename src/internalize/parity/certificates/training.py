@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from internalize.certificate import Finding, not_applicable
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.parity.algorithm1.recovery import quantise, recovered_columns, split
 from internalize.parity.certificates.architecture import ROUNDING
 from internalize.parity.certificates.world import World
@@ -37,6 +37,10 @@ def declared_masses(world: World) -> list[float] | None:
     return [off_child_mass(world.keys(layer), world.algorithm.amplitude) for layer in range(world.levels.L)]
 
 
+@statement(
+    'Definition "Well-trained layer"',
+    "attention is within δ of ½ on both children, and the states within δ of the truth",
+)
 def well_trained(world: World) -> Finding:
     r"""Definition "Well-trained layer": \((1-\delta)/2 \le \sigma_{c_1}, \sigma_{c_2} \le 1/2\) and states within δ of the truth.
 
@@ -60,11 +64,13 @@ def well_trained(world: World) -> Finding:
     return Finding(worst[1], worst[2] + ROUNDING, worst[3])
 
 
+@statement('Lemma "Stage 1"', "one step makes layer 1 well-trained: |Δ| < ½ in units of the grid")
 def stage_one(world: World) -> Finding:
     r"""Lemma "Stage 1": one step makes layer 1 well-trained. See :func:`_step_finding`."""
     return _step_finding(world, range(1))
 
 
+@statement('Lemma "Inductive Step"', "one step makes the next layer well-trained: |Δ| < ½")
 def inductive_step(world: World) -> Finding:
     r"""Lemma "Inductive Step": with layers 1 … t well-trained and the rest 0, one step makes layer t + 1 well-trained."""
     if world.levels.L == 1:
@@ -72,6 +78,7 @@ def inductive_step(world: World) -> Finding:
     return _step_finding(world, range(1, world.levels.L))
 
 
+@statement('Lemma "Hidden States"', "computed nodes are within δ of the truth, shown ones exact, padded ones 0")
 def hidden_states(world: World) -> Finding:
     r"""Lemma "Hidden States": at stage s and layer ℓ < s computed nodes are within δ of the truth, shown ones exact, padded ones 0.
 
@@ -102,6 +109,7 @@ def hidden_states(world: World) -> Finding:
     return Finding(computed, delta + ROUNDING, vacuous=delta >= 1)
 
 
+@statement("section 3.4", "ε_{t+1} ≤ max{ε_t, C_2 (2δ + ε_t)²}: errors do not add up")
 def recursion(world: World) -> Finding:
     r"""Section 3.4: \(\epsilon_{t+1} \le \max\{\epsilon_t, C_2 (\text{spread} + \epsilon_t)^2\}\), for any weights.
 
@@ -120,6 +128,7 @@ def recursion(world: World) -> Finding:
     return Finding(error, bound, None if speaking else "C_2 (spread + ε)² is 2 or more in every layer", not speaking)
 
 
+@statement('Lemma "Frozen gradient"', "the gradient of a trained weight is next to nothing")
 def frozen_gradient(world: World) -> Finding:
     """Lemma "Frozen gradient" with the constants of ``freezing.py``: at stage t + 1 a trained weight has next to no gradient.
 
@@ -148,6 +157,7 @@ def frozen_gradient(world: World) -> Finding:
     return Finding(worst[1], worst[2])
 
 
+@statement('Lemma "Frozen gradient"', "a trained layer keeps its weights to the end")
 def frozen_weights(world: World) -> Finding:
     """Lemma "Frozen gradient", conclusion: after its own stage a layer keeps its weights. Measured: the largest change."""
     if why := _history_unknown(world, "lemma"):
@@ -164,6 +174,7 @@ def frozen_weights(world: World) -> Finding:
     return Finding(max(moved, default=0.0), 0.0)
 
 
+@statement("proof of Theorem 1", "after stage t layer t is trained and those above are 0")
 def stage_order(world: World) -> Finding:
     """Proof of Theorem 1: after stage t the layers above t are still 0, and layer t is not.
 
@@ -186,6 +197,7 @@ def _history_unknown(world: World, statement: str) -> str | None:
     return None if world.history else "the weights after each stage are not known (solve --snapshots keeps them)"
 
 
+@statement("Algorithm 1", "no two stages share a sample")
 def fresh_samples(world: World) -> Finding:
     """Algorithm 1: every stage draws samples that no other has used. Measured: number of samples used twice."""
     if not world.ranges:

@@ -42,7 +42,7 @@ from internalize.parity.model.loss import stage_loss
 from internalize.parity.model.mask import level_mask, masked_softmax
 from internalize.parity.model.weights import full_weights, level_parts, weight_shapes
 from internalize.parity.options import SolveOptions
-from internalize.parity.task.data import add_trace, draw_bits
+from internalize.parity.task.data import add_trace, draw_bits, pad
 from internalize.parity.task.stages import ParityStage, parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.prediction import Setting
@@ -202,9 +202,7 @@ class World:
 
     def stage_input(self, sequence: Tensor, stage: ParityStage) -> Tensor:
         """The sequence with the stage's hidden positions padded."""
-        padded = sequence.clone()
-        padded[..., list(stage.hidden)] = self.pad_value
-        return padded
+        return pad(sequence, stage.hidden, self.pad_value)
 
     def inference_input(self, bits: Tensor) -> Tensor:
         """The bits, and padding where the chain would be."""

@@ -21,7 +21,7 @@ from internalize.parallel.pool import ReportProgress, torch_threads
 from internalize.parallel.runner import KeptJob
 from internalize.parity.experiments.grid import Kind, Options, option_types
 from internalize.parity.options import SolveOptions, TrainOptions
-from internalize.storage.files import Json, check_schema
+from internalize.storage.files import Json
 from internalize.storage.runs import Run, begin_runs
 from internalize.storage.summaries import SOLVED
 from internalize.storage.sweep_store import Schema

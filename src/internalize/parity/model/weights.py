@@ -34,11 +34,6 @@ def form_of_weights(tensors: Mapping[str, Tensor]) -> Form:
     return "block" if "W1_full" in tensors else "cot" if "W" in tensors else "level"
 
 
-def named_weights(W: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The layers' weights in level form by name."""
-    return {f"W{layer + 1}": w for layer, w in enumerate(W)}
-
-
 def read_weights(tensors: Mapping[str, Tensor], levels: Levels, form: Form, where: Path) -> list[Tensor]:
     """The weights out of a file's tensors; refuses a file of another form or of other sizes."""
     found: list[Tensor] = []

@@ -68,10 +68,10 @@ def _signs(rows: Words, count: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(drawn).to(dtype).mul_(-2).add_(1)  # pyright: ignore[reportUnknownMemberType]
 
 
-def pad(sequence: Float[Tensor, "*runs B T"], hidden: Sequence[int]) -> Float[Tensor, "*runs B T"]:
-    """A copy with the hidden positions 0."""
+def pad(sequence: Float[Tensor, "*runs B T"], hidden: Sequence[int], value: float = 0.0) -> Float[Tensor, "*runs B T"]:
+    """A copy with the hidden positions 0, or another value."""
     padded = sequence.clone()
-    padded[..., list(hidden)] = 0
+    padded[..., list(hidden)] = value
     return padded
 
 
