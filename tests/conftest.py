@@ -3,6 +3,9 @@
 import os
 import shutil
 
+# Before torch is imported: commands that tests start would otherwise take all cores each.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 from hypothesis import settings
 from jaxtyping import install_import_hook
 

@@ -156,7 +156,7 @@ def test_truncated_checkpoint(tmp_path: Path, monkeypatch):
     )
     for change in damages:
         place.write_text(json.dumps({**good, **change}))
-        refused(resumed, "is damaged")
+        refused(resumed, str(place))
     place.write_text(json.dumps(good))
     loaded, small = load(whole), torch.zeros(3, 3)
     without_step = {name: value for name, value in loaded.items() if name != "W1.step"}

@@ -132,10 +132,10 @@ def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path):
     trained = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "train")
     solved = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "solve")
     for path, content, words in [
-        (trained.path / "metrics.jsonl", "", "metrics.jsonl is damaged"),
-        (trained.path / "result.json", "{}", "is not the result of a training"),
-        (solved.path / "result.json", "{}", "is not the result of a solve"),
-        (solved.path / "result.json", json.dumps({**solved.result, "accuracy": "x"}), "its accuracy is no number"),
+        (trained.path / "metrics.jsonl", "", "metrics.jsonl ends at step None"),
+        (trained.path / "result.json", "{}", "object missing required field `seed`"),
+        (solved.path / "result.json", "{}", "object missing required field"),
+        (solved.path / "result.json", json.dumps({**solved.result, "accuracy": "x"}), "accuracy: expected `float`, got `str`"),
     ]:
         whole = path.read_text()
         path.write_text(content)

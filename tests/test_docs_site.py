@@ -37,7 +37,7 @@ def test_every_page_and_figure_is_there(site: Path):
     generated = ("index", "log", "changelog", "contributing", "cli", "notebooks/first-steps")
     for name in (*(f"{page}.html" for page in generated), "figures/law.svg", "notebooks/first-steps.ipynb"):
         assert (site / name).is_file()
-    assert "Chain of thought, absorbed" in (site / "index.html").read_text(encoding="utf-8")
+    assert "Train a transformer to reason step by step" in (site / "index.html").read_text(encoding="utf-8")
 
 
 def test_nothing_is_fetched(site: Path):

@@ -1,11 +1,7 @@
 """bitmatrix.py and native.py: the C loops and their numpy forms do what their names say, in any number of threads."""
 
-<<<<<<< ours
 import contextlib
-from collections.abc import Iterator
 
-=======
->>>>>>> theirs
 import numpy as np
 import pytest
 import torch

@@ -94,5 +94,5 @@ def test_success_is_counted_once(tmp_path):
     assert (few["samples"], many["samples"]) == (1, 2000)
     assert few["successes"] < many["successes"] == 2
     (tmp_path / "success" / "result.json").write_text('{"points": [3]}')
-    with pytest.raises(InputError, match="has not a point for each of"):
+    with pytest.raises(InputError, match="points\\[0\\]: expected `object`, got `int`"):
         job.check(resume=True)

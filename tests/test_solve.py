@@ -120,7 +120,7 @@ def test_damaged_checkpoints_and_results_of_a_solve_are_named(tmp_path: Path):
     solve_kept(options, run, resume=True)
     for damage in ({"stages": []}, {"stages": 5}, {}):
         (run.path / "result.json").write_text(json.dumps(damage))
-        with pytest.raises(InputError, match="is not the result of a solve"):
+        with pytest.raises(InputError, match=r"result.json: "):
             solve_kept(options, run, resume=True)
 
 

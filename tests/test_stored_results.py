@@ -11,7 +11,7 @@ from tools.results import against_linear, path_of, stored
 
 from tests.documentation_pages import PAGES
 
-PROSE = [" ".join(page.read_text(encoding="utf-8").split()) for page in PAGES]
+PROSE = [" ".join(page.read_text(encoding="utf-8").replace("\\\n", " ").split()) for page in PAGES]
 
 
 @pytest.mark.parametrize("path", sorted(path_of("bench.json").parent.glob("*.json")), ids=lambda path: path.stem)

@@ -245,12 +245,6 @@ HALF: Columns = {
     "deviation (95 %)": deviation,
 }
 
-GENERATION: Columns = {
-    "task": lambda row: row["task"],
-    "chain": lambda row: row["chain"],
-    "ratio": lambda row: f"{row['median']:.1f} ({row['low']:.1f} – {row['high']:.1f})",
-}
-
 SURVIVED: Columns = {
     "fault": lambda row: row["what"],
     **{name: lambda row, name=name: columns.number(row[name]) for name in ("tried", "survived", "lost")},
@@ -318,7 +312,6 @@ def all_tables() -> dict[str, str]:
     others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
         "phase": (HALF, stored("phase")["half"]),
         "faults": (SURVIVED, with_total(stored("faults")["rows"])),
-        "generation": (GENERATION, stored("lm-generation")["rows"]),
     }
     made = tables(stored("compare")["rows"]) | bench_tables(stored("bench")) | finite_tables(stored("finite-n"))
     return made | records() | _written({**language_tables(), **others})

@@ -48,7 +48,7 @@ class Curricula(_OverSeeds, tag="curricula"):
     latency_ms_1000: Milliseconds
 
 
-class Latency(_Sized, tag="latency"):
+class StoredLatency(_Sized, tag="latency"):
     """A row of `compare --study latency`."""
 
     by: Literal["node", "level", "direct"]
@@ -93,7 +93,7 @@ class Simplifications(Ablations, tag="simplifications"):
 class ComparedRows(TypedDict):
     """The `rows.json` of `compare`."""
 
-    rows: Annotated[list[Curricula | Latency | Ablations | Gates | Simplifications], Meta(max_length=500)]
+    rows: Annotated[list[Curricula | StoredLatency | Ablations | Gates | Simplifications], Meta(max_length=500)]
 
 
 class LmMethodRow(Struct):

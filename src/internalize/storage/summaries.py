@@ -18,7 +18,7 @@ SOLVED: Final = 0.99
 ROWS: Final = "rows.json"
 
 
-class Row(TypedDict, total=False):
+class StoredRow(TypedDict, total=False):
     """What a row of `rows.json` is about. Its study decides what else is there."""
 
     of: Required[str]
@@ -34,7 +34,7 @@ class Row(TypedDict, total=False):
 class RowsFile(TypedDict):
     """What `rows.json` of `compare` holds."""
 
-    rows: list[Row]
+    rows: list[StoredRow]
 
 
 @dataclass(frozen=True)
