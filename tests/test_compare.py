@@ -135,7 +135,11 @@ def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path):
         (trained.path / "metrics.jsonl", "", "metrics.jsonl ends at step None"),
         (trained.path / "result.json", "{}", "object missing required field `seed`"),
         (solved.path / "result.json", "{}", "object missing required field"),
-        (solved.path / "result.json", json.dumps({**solved.result, "accuracy": "x"}), "accuracy: expected `float`, got `str`"),
+        (
+            solved.path / "result.json",
+            json.dumps({**solved.result, "accuracy": "x"}),
+            "accuracy: expected `float`, got `str`",
+        ),
     ]:
         whole = path.read_text()
         path.write_text(content)
