@@ -1,84 +1,63 @@
-"""The command-line reference of the site: a Markdown page made from the parser, so that it says what `--help` says."""
+"""The command-line reference of the site: a Markdown page made of what `--help` prints."""
 
 import re
-import warnings
 from collections.abc import Iterator
-from typing import Any
 
-import tyro
-
-from internalize.commands.cli import Command
+from internalize.commands.cli import COMMANDS
+from internalize.commands.help import Option, options_of, paragraphs, titles
 
 INTRODUCTION = """\
 # Command line
 
-Every subcommand with its options, generated from the parser. `internalize COMMAND --help` prints the same text.
-[The contract](contract.md) has the exit codes and the JSON keys.
+Every command with its options, as `internalize COMMAND --help` prints them. [The contract](contract.md) has the exit codes and the
+JSON keys.
 """
-_DEFAULT = re.compile(r"\s*\(default: (.*)\)\s*$", re.DOTALL)
-_NOTHING = {"", "None", "''", "False"}
-"""Defaults that say nothing which the help does not say."""
 
 
 def reference() -> str:
     """Return the page."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # `get_parser` has no successor yet
-        make: Any = tyro.extras.get_parser  # pyright: ignore[reportDeprecated]
-        parser: Any = make(Command, prog="internalize")
-    return "\n".join([INTRODUCTION, *_commands(parser, "")])
+    parts = [INTRODUCTION, "| command | what it does |\n| --- | --- |"]
+    every = {name: command for commands in COMMANDS.values() for name, command in commands.items()}
+    parts += (f"| [`{name}`](#{_anchor(name)}) | {described(paragraphs(own)[0])} |" for name, own in every.items())
+    parts.append("")
+    for title, commands in COMMANDS.items():
+        parts.append(f"## {title}\n")
+        for name, command in commands.items():
+            parts.append(f"### internalize {name} {{#{_anchor(name)}}}\n")
+            parts += (f"{described(paragraph)}\n" for paragraph in paragraphs(command))
+            options = [option for option in options_of(command) if "--help" not in option.flags]
+            for group in titles(options):
+                parts.append(f"**{group}**\n")
+                parts += (f"{entry(option)}\n" for option in options if option.title == group)
+    return "\n".join(parts)
 
 
-def _commands(parser: Any, name: str) -> Iterator[str]:
-    if name:
-        yield f"{'##' if name.count(' ') == 0 else '###'} internalize {name} {{#{name.replace(' ', '-')}}}\n"
-        yield _described(parser.description)
-        for group in parser._action_groups:
-            yield from _group(group)
-    for action in parser._actions:
-        if isinstance(action.choices, dict):
-            below: dict[str, Any] = action.choices
-            for word, own in below.items():
-                yield from _commands(own, f"{name} {word}".strip())
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
 
 
-def _described(text: str) -> str:
-    """The description; lines that are typed into a shell become a block of code, others paragraphs."""
-    text, *typed = re.split(r"^ *\$ ", text, flags=re.MULTILINE)
-    paragraphs = [_escaped(" ".join(paragraph.split())) for paragraph in re.split(r"\n\s*\n", text.strip())]
-    block = ["```", *(line.strip() for line in typed), "```"] if typed else []
-    return "\n\n".join([*paragraphs, "\n".join(block)]) + "\n"
+def described(paragraph: str) -> str:
+    """Return a paragraph of a command's help: examples as code, a list, or text."""
+    if paragraph.startswith("Examples:"):
+        lines = (line.strip() for line in paragraph.splitlines()[1:])
+        return "\n".join(["```", *lines, "```"])
+    if paragraph.startswith("- "):
+        return "\n".join(f"- {escaped(item)}" for item in re.split(r"^- ", paragraph, flags=re.MULTILINE)[1:])
+    return escaped(paragraph)
 
 
-def _group(group: Any) -> Iterator[str]:
-    actions = [action for action in group._group_actions if not isinstance(action.choices, dict) and _shown(action)]
-    if actions:
-        yield f"**{group.title[0].upper()}{group.title[1:]}**\n"
-        for action in actions:
-            yield f"`{_usage(action)}`\n:   {_help(action)}\n"
+def entry(option: Option) -> str:
+    """Return an option as an entry of a list of definitions."""
+    value = "" if option.value in option.flags else option.value
+    text = escaped(option.text) + (f" Default: `{option.default}`." if option.default else "")
+    return f"`{' '.join(filter(None, [', '.join(option.flags), value]))}`\n:   {text}"
 
 
-def _shown(action: Any) -> bool:
-    return "--help" not in action.option_strings and action.help != "==SUPPRESS=="
+def escaped(text: str) -> str:
+    """Return plain text as Markdown: options and what is in backticks are code, and nothing else means anything."""
+    return "".join(_escaped(" ".join(text.split())))
 
 
-def _usage(action: Any) -> str:
-    """The option as it is typed, with what follows it."""
-    value = (action.metavar or "").replace("{None}|", "")
-    return " ".join(filter(None, [", ".join(action.option_strings), value]))
-
-
-def _help(action: Any) -> str:
-    text = (action.help or "").replace("%%", "%")
-    default = _DEFAULT.search(text)
-    text = _escaped(" ".join(_DEFAULT.sub("", text).split()))
-    return text if default is None or default[1].strip() in _NOTHING else f"{text} Default: `{default[1]}`."
-
-
-def _escaped(text: str) -> str:
-    """Plain text as Markdown: options and what is in backticks are code, and nothing else means anything."""
-    parts = re.split(r"(`[^`]*`|(?<![\w-])--[a-zA-Z][\w-]*)", text)
-    return "".join(
-        re.sub(r"([\\<>*_|$\[\]])", r"\\\1", part) if number % 2 == 0 else f"`{part.strip('`')}`"
-        for number, part in enumerate(parts)
-    )
+def _escaped(text: str) -> Iterator[str]:
+    for number, part in enumerate(re.split(r"(`[^`]*`|(?<![\w-])--[a-zA-Z][\w-]*)", text)):
+        yield f"`{part.strip('`')}`" if number % 2 else re.sub(r"([\\<>*_|$\[\]])", r"\\\1", part)

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,9 @@ def as_markdown(notebook: Mapping[str, Any]) -> str:
 def _parts(cell: Cell) -> Iterator[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
-        yield source
+        yield re.sub(
+            r"\$([^$`]+)\$", r"$`\1`$", source
+        )  # formulas as pages have them; Jupyter knows the bare form alone
         return
     yield f"```python\n{source}\n```"
     for output in cell["outputs"]:

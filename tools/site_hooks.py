@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from tools.api_summary import summary
 from tools.cli_reference import reference
+from tools.notebook import FOLDER, as_markdown, read
 
 ROOT = Path(__file__).parents[1]
 FROM_ROOT = {
@@ -36,12 +37,20 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the pages from the root, their links as seen from docs/, and the command line."""
+    """Add the pages from the root, the command line, and the notebooks."""
     for page, source in FROM_ROOT.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=re.sub(r"(?<=\]\()docs/", "", text)))
+        files.append(File.generated(config, page, content=_seen_from_docs((ROOT / source).read_text(encoding="utf-8"))))
     files.append(File.generated(config, "cli.md", content=reference()))
+    for path in FOLDER.glob("*.ipynb"):
+        files.append(File.generated(config, f"{FOLDER.name}/{path.stem}.md", content=as_markdown(read(path))))
     return files
+
+
+def _seen_from_docs(markdown: str) -> str:
+    """Return a page of the root with its links as they are on the site."""
+    for page, source in FROM_ROOT.items():
+        markdown = markdown.replace(f"]({source}", f"]({page}")
+    return markdown.replace("](docs/", "](")
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:

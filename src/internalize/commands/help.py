@@ -46,7 +46,7 @@ def overview(groups: Mapping[str, Mapping[str, type]], description: str, notes: 
     for title, commands in groups.items():
         lines.append(_bold(f"{title}:"))
         for name, command in commands.items():
-            summary = " ".join(_paragraphs(command)[0].split())
+            summary = " ".join(paragraphs(command)[0].split())
             lines.append(_wrapped(f"  {name:{column - 2}}{summary}", column))
     return "\n".join([*lines, "", *map(_wrapped, notes)])
 
@@ -56,14 +56,14 @@ def command_help(name: str, command: type) -> str:
     options = options_of(command)
     positional = "".join(f" {option.value}" for option in options if option.title == _FIRST)
     lines = [f"{_bold('usage:')} internalize {name}{positional} [options]", ""]
-    for paragraph in _paragraphs(command):
+    for paragraph in paragraphs(command):
         if paragraph.startswith("- "):
             lines += [_wrapped(f"- {' '.join(item.split())}", 2) for item in paragraph.removeprefix("- ").split("\n- ")]
         else:
             examples = paragraph.startswith("Examples:")
             lines += map(_shell_line, paragraph.splitlines()) if examples else [_wrapped(" ".join(paragraph.split()))]
         lines.append("")
-    for title in _titles(options):
+    for title in titles(options):
         lines.append(_bold(f"{title}:"))
         for option in options:
             if option.title == title:
@@ -93,10 +93,10 @@ def options_of(command: type) -> list[Option]:
 _HELP: Final = Option(_LAST, ("-h", "--help"), "", "Show this text and exit.", "")
 
 
-def _titles(options: Iterable[Option]) -> list[str]:
+def titles(options: Iterable[Option]) -> list[str]:
     """Return the titles: arguments first, what every command has last, otherwise as they come."""
-    titles = dict.fromkeys(option.title for option in options)
-    return sorted(titles, key=lambda title: {_FIRST: 0, _LAST: 2}.get(title, 1))
+    found = dict.fromkeys(option.title for option in options)
+    return sorted(found, key=lambda title: {_FIRST: 0, _LAST: 2}.get(title, 1))
 
 
 def _option(command: type, each: "Field[Any]", hint: object) -> Option:
@@ -162,7 +162,7 @@ def _shell_line(line: str) -> str:
     return " \\\n".join(parts)
 
 
-def _paragraphs(command: type) -> list[str]:
+def paragraphs(command: type) -> list[str]:
     """Return the paragraphs of a class's docstring: text, a list whose items begin with "- ", or examples."""
     return inspect.cleandoc(command.__doc__ or "").split("\n\n")
 
