@@ -90,6 +90,15 @@ def test_other_programs_are_there():
     assert seen > 10
 
 
+@pytest.mark.parametrize("name", BLOCKS)
+def test_python_is_not_cut_off(name: str):
+    """On a page of 1280 pixels: no line is wider than its block, and comments stand above their line."""
+    if not name.startswith("README"):  # GitHub shows it wider
+        lines = BLOCKS[name][0].splitlines()
+        assert all(len(line) <= 88 for line in lines)
+        assert not any(re.search(r"\S +# ", line) for line in lines)
+
+
 def test_examples_of_tasks_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]):
     pairs = re.findall(
         r"^internalize (lm data --data .*)\n(.*\|\|.*)$", BY_NAME["docs/lm/data.md"].read_text("utf-8"), re.MULTILINE
