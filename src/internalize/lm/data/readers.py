@@ -17,6 +17,7 @@ from typing import IO, Annotated, Any, Final, NotRequired, TypedDict, TypeVar
 
 import msgspec
 
+from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.storage.files import explain, present, reading, write_atomically
@@ -66,7 +67,8 @@ def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
     path = Path(path)
     parse = _parser(path)
     with reading(path):
-        present(path)  # refuses a pipe or a device, which may have no end
+        if present(path):  # neither a pipe nor a device, which may have no end
+            check_memory(size := path.stat().st_size, f"{path} of {size} bytes")
     with reading(path), path.open("rb") as file:
         return _scan(_lines(file), lambda line: parse(_text(line)), str(path))
 
