@@ -1,11 +1,11 @@
 """What this machine has no memory for is refused in one line before any work, with the number and the limit."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from internalize import environment
 from internalize.commands.cli import main
 from internalize.environment import check_memory
 from internalize.errors import InputError
@@ -25,11 +25,15 @@ COMPARE = ["lm", "compare", "--data", "parity:n=6,k=4", "--steps", "8", "--metho
 PLAN = ["lm", "plan", "--data", "parity:n=6,k=4", "--methods", "icot"]
 
 
+def machine(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Let this machine have so many bytes of memory."""
+    have, real = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": size}, os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda name: have[name] if name in have else real(name))
+
+
 @pytest.fixture(autouse=True)
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every machine have 16 GiB."""
-    have = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 4 * 2**20}
-    monkeypatch.setattr(environment.os, "sysconf", have.__getitem__)
+    machine(monkeypatch, 16 * 2**30)
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +120,7 @@ def test_the_size_of_a_model_is_that_of_its_adapters(monkeypatch: pytest.MonkeyP
 def test_answers_and_states_are_estimated(model: Path, monkeypatch: pytest.MonkeyPatch):
     """A batch of answers is as large as asked for, and a probe holds the states of all examples."""
     subject = open_subject(model, examples=40)
-    few = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 40 * 2**10}
-    monkeypatch.setattr(environment.os, "sysconf", few.__getitem__)
+    machine(monkeypatch, 40 * 2**10)
     with pytest.raises(InputError, match="batch=100 of 40 examples need about"):
         evaluate(subject, batch=100)
     assert evaluate(subject, batch=2).result["examples"] == 40
@@ -127,7 +130,7 @@ def test_a_file_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "data.txt"
     path.write_text("1||2 #### 3\n" * 100)
     assert open_source(str(path), 0).size == 90
-    monkeypatch.setattr(environment.os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 1199}.__getitem__)
+    machine(monkeypatch, 1199)
     with pytest.raises(InputError, match=r"data.txt of 1200 bytes need"):
         open_source(str(path), 0)
 

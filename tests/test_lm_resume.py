@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm.training.train import train
-from internalize.lm.training.trainer_checkpoints import PLACE, whole_checkpoints
+from internalize.lm.training.trainer_checkpoints import PLACE, checkpoint_digests, whole_checkpoints
+from internalize.storage.files import sealed, write_json
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY, content, words
 
@@ -124,3 +128,97 @@ def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     train(options, 0, Run(tmp_path / "left-alone"))
     assert content(Run(tmp_path / "killed")) == content(Run(tmp_path / "left-alone"))
     assert Run(tmp_path / "killed").result["steps"] < 40
+
+
+class HostilePickle:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.folder,)
+
+
+def reseal(checkpoint: Path, **changes: Any) -> None:
+    """Give a checkpoint the digests of its files as they are: whoever changes them can do that, too."""
+    place = json.loads((checkpoint / PLACE).read_text())
+    del place["sha256"]
+    write_json(checkpoint / PLACE, sealed({**place, "files": checkpoint_digests(checkpoint), **changes}))
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+@pytest.mark.parametrize("content", ["pickle", "torch", "list", "empty"])
+def test_a_hostile_pickle_in_a_checkpoint_is_refused(tmp_path: Path, name: str, content: str, capsys):
+    """The Trainer's own are read by torch's restricted unpickler."""
+    checkpoint = stopped_run(tmp_path / "run")
+    payload = HostilePickle(tmp_path / "code-was-run")
+    if content in ("torch", "list"):
+        torch.save(payload if content == "torch" else [1, "x"], checkpoint / name)
+    else:
+        (checkpoint / name).write_bytes(pickle.dumps(payload) if content == "pickle" else b"")
+    reseal(checkpoint)
+    assert main(words(TINY, tmp_path / "run", "--resume")) == 2
+    *_, said = capsys.readouterr().err.strip().splitlines()
+    assert said.startswith(f"internalize: {checkpoint} is damaged: ")
+    assert not (tmp_path / "code-was-run").exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
+    checkpoint = stopped_run(tmp_path)
+    kept = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    kept["state"][0]["exp_avg"] = torch.zeros(3)
+    torch.save(kept, checkpoint / "optimizer.pt")
+    reseal(checkpoint)
+    with pytest.raises(InputError, match=r"optimizer.pt is damaged: it is of another model"):
+        train(TINY, 0, Run(tmp_path), resume=True)
+
+
+def test_weights_of_a_checkpoint_are_safetensors(tmp_path: Path):
+    checkpoint = stopped_run(tmp_path)
+    torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "pytorch_model.bin")
+    (checkpoint / "model.safetensors").unlink()
+    reseal(checkpoint)
+    with pytest.raises(InputError, match=r"pytorch_model.bin is not safetensors"):
+        train(TINY, 0, Run(tmp_path), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attempts": []}, "attempts: expected `array` of length >= 1"),
+        ({"attempts": [[0, "x"]]}, r"attempts\[0\]\[1\]: expected `int`, got `str`"),
+        ({"attempts": [[0, 0], [4, 9]]}, "is damaged: there are 2 stages"),
+        ({"best": [0.5]}, "best: expected `array` of length 3"),
+        ({"latest": [1]}, "latest: expected `object`, got `array`"),
+        ({"metrics_bytes": -1}, "metrics_bytes: expected `int` >= 0"),
+        ({"files": {"x": 1}}, r"files\[\.\.\.\]: expected `str`, got `int`"),
+        ({"step": 9}, "is damaged: its files are of updates 10 and 9"),
+    ],
+)
+def test_a_checkpoint_that_says_nonsense_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str):
+    checkpoint = stopped_run(tmp_path)
+    reseal(checkpoint, **changes)
+    with pytest.raises(InputError, match=reason):
+        train(TINY, 0, Run(tmp_path), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "reason"),
+    [
+        ("result.json", {"exact_match": "all"}, "exact_match: expected `float`, got `str`"),
+        ("result.json", {"exact_match": 7}, "exact_match: expected `float` <= 1"),
+        ("result.json", {"examples": 0}, "examples: expected `int` >= 1"),
+        ("result.json", {"stages": []}, "stages: expected `array` of length >= 1"),
+        ("result.json", {"stages": [{"stage": 1}]}, r"stages\[0\]: object missing required field `steps`"),
+        ("metrics.jsonl", {"stage": "x"}, r"\[0\].stage: expected `int`, got `str`"),
+        ("config.json", {"replay": "x"}, "its replay is 'x'"),
+    ],
+)
+def test_a_finished_run_that_says_nonsense_is_refused(tmp_path: Path, file: str, changes: dict[str, Any], reason: str):
+    train(TINY, 0, Run(tmp_path))
+    path = tmp_path / file
+    first, *rest = path.read_text().splitlines() if file.endswith("l") else [path.read_text()]
+    path.write_text("\n".join([json.dumps({**json.loads(first), **changes}), *rest]) + "\n")
+    with pytest.raises(InputError, match=reason):
+        train(TINY, 0, Run(tmp_path), resume=True)

@@ -18,7 +18,7 @@ from internalize.storage.files import Json, check_schema, file_digests, present,
 
 PROMPT_FILE: Final = "internalize.json"
 """Beside a model's own files: how it was trained to be asked. transformers does not need it."""
-_GROWTH: Final = 100
+MAX_GROWTH: Final = 100
 """Times the length of a text that a tokenizer's replacements may make of it."""
 OF_BAD_FILES: Final = (
     *(OSError, ValueError, RuntimeError),  # not there or not JSON; other shapes, nested too deeply
@@ -224,9 +224,9 @@ def _check_growth(name: str) -> None:
     for file in files:
         content = read_json(file)
         for part in ("normalizer", "decoder"):
-            if (growth := _growth(content.get(part))) > _GROWTH:
+            if (growth := _growth(content.get(part))) > MAX_GROWTH:
                 raise InputError(
-                    f"{file}: its {part} can make a text {growth:.3g} times as long, and {_GROWTH} times is the most"
+                    f"{file}: its {part} can make a text {growth:.3g} times as long, and {MAX_GROWTH} times is the most"
                 )
 
 
