@@ -113,10 +113,15 @@ def test_one_seed_that_departs_turns_its_claim(runs, tmp_path, fault):
     assert all(found.values())
 
 
-def test_metrics_that_lack_a_stage_are_refused_by_name(runs, tmp_path):
+def test_metrics_with_other_stages_or_layers_are_refused_by_name(runs, tmp_path):
     doctored = copies(runs, tmp_path)
-    rewrite_metrics(doctored[0], [line for line in doctored[0].metrics() if line["stage"] == 1])
-    with pytest.raises(InputError, match=r"seed-0/metrics.jsonl has not the stages 1 … 2, one after the other"):
+    whole = doctored[0].metrics()
+    for metrics in (whole[:1], [{**line, "stage": line["stage"] + 1} for line in whole]):
+        rewrite_metrics(doctored[0], metrics)
+        with pytest.raises(InputError, match=r"seed-0/metrics.jsonl has not the stages 1 … 2, one after the other"):
+            claims(doctored, OPTIONS)
+    rewrite_metrics(doctored[0], [{**line, "child_attention": [0.5]} for line in whole])
+    with pytest.raises(InputError, match=r"seed-0/metrics.jsonl: child_attention has 1 layers, not 2"):
         claims(doctored, OPTIONS)
 
 

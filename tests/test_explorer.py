@@ -1,6 +1,8 @@
 """What the explorers show is what the runs' own evaluations and weights say."""
 
 import base64
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,7 @@ def test_success_is_counted_once(tmp_path):
     few, many = job.runs[0].result["points"]
     assert (few["samples"], many["samples"]) == (1, 2000)
     assert few["successes"] < many["successes"] == 2
-    (tmp_path / "success" / "result.json").write_text('{"points": [3]}')
-    with pytest.raises(InputError, match="points\\[0\\]: expected `object`, got `int`"):
-        job.check(resume=True)
+    for points, words in (([3], "points[0]: expected `object`"), ([few], "has not 2 seeds at each of")):
+        (tmp_path / "success" / "result.json").write_text(json.dumps({"points": points}))
+        with pytest.raises(InputError, match=re.escape(words)):
+            job.check(resume=True)

@@ -100,7 +100,7 @@ def estimate(monkeypatch: pytest.MonkeyPatch, **changes: object) -> float:
 
 def test_the_estimate_grows_with_what_costs(monkeypatch: pytest.MonkeyPatch):
     base = estimate(monkeypatch)
-    assert estimate(monkeypatch, batch=256) > 1.9 * base
+    assert estimate(monkeypatch, batch=256) > 1.8 * base
     assert estimate(monkeypatch, batch=256, accumulate=2) == pytest.approx(base, rel=0.1)
     assert estimate(monkeypatch, layers=10) > 1.9 * base
     wide = estimate(monkeypatch, width=1024, batch=1)
@@ -128,10 +128,10 @@ def test_answers_and_states_are_estimated(model: Path, monkeypatch: pytest.Monke
 
 def test_a_file_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "data.txt"
-    path.write_text("1||2 #### 3\n" * 100)
+    path.write_text("".join(f"{number:03}||2 #### 3\n" for number in range(100)))
     assert open_source(str(path), 0).size == 90
-    machine(monkeypatch, 1199)
-    with pytest.raises(InputError, match=r"data.txt of 1200 bytes need"):
+    machine(monkeypatch, 1399)
+    with pytest.raises(InputError, match=r"data.txt of 1400 bytes need"):
         open_source(str(path), 0)
 
 

@@ -156,7 +156,7 @@ def test_a_hostile_pickle_in_a_checkpoint_is_refused(tmp_path: Path, name: str, 
     if content in ("torch", "list"):
         torch.save(payload if content == "torch" else [1, "x"], checkpoint / name)
     else:
-        (checkpoint / name).write_bytes(pickle.dumps(payload) if content == "pickle" else b"")
+        (checkpoint / name).write_bytes(pickle.dumps(payload, protocol=2) if content == "pickle" else b"")
     reseal(checkpoint)
     assert main(words(TINY, tmp_path / "run", "--resume")) == 2
     *_, said = capsys.readouterr().err.strip().splitlines()

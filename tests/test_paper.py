@@ -1,5 +1,6 @@
 """reproduce.py: trains what is missing, reuses what is finished, rebuilds what is damaged, survives being stopped."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from internalize.report import reproduce as paper
 from internalize.report.figures.mask import draw_mask
 from internalize.report.reproduce import ALGORITHM, EXPERIMENTS, PAPER, Algorithm, Experiment, reproduce
 from internalize.storage.runs import Run, find_runs
+from tests.spoiling import spoiled
 
 OPTIONS = TrainOptions(n=8, k=4, steps=20, eval_every=5, eval_samples=100)
 EXPERIMENT = Experiment("tiny", OPTIONS, 2, explored=1)
@@ -79,6 +81,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
     assert "its steps is 21, not 20" in said[0]
     assert Run(second).config["steps"] == 20
 
+    check_wrong_results(out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write_report", lambda out, inputs, paper: report.WrittenReport(out / "index.html", True))
         check_parts_that_are_rebuilt(out)
@@ -100,6 +103,32 @@ def test_another_first_seed_deletes_nothing(tmp_path: Path):
     after = [path.read_bytes() for path in tmp_path.rglob("result.json")]
     assert all(content in after for content in before)
     assert len(after) > len(before)
+
+
+def check_wrong_results(out: Path) -> None:
+    """Results of certificates and of success, every part spoiled in every way: a job takes them, or names the file."""
+    plan = paper.ReproductionPlan(out, [EXPERIMENT], OPTIONS, TINY, 0)
+    for job in (plan.success, plan.certificates[0]):
+        path = job.runs[0].path / "result.json"
+        whole = path.read_text()
+        (key,) = found = json.loads(whole)
+        refused: dict[str, str] = {}
+        for place, changed in spoiled({key: found[key][:1]}):
+            value = changed.get(key)
+            path.write_text(
+                json.dumps(
+                    {**changed, key: [*value, *found[key][1:]]} if value and isinstance(value, list) else changed
+                )
+            )
+            try:
+                job.check(resume=True)
+            except InputError as error:
+                refused[place] = str(error)
+        assert {f".{key} []", f".{key} left out", f".{key} .0 {{}}"} <= set(refused)
+        assert all(str(path) in message for message in refused.values())
+        assert key == "certificates" or {".points .0 .seeds 0", ".points .0 .successes -1"} <= set(refused)
+        path.write_text(whole)
+        job.check(resume=True)
 
 
 def check_parts_that_are_rebuilt(out: Path) -> None:
@@ -216,6 +245,11 @@ def test_mistakes(tmp_path: Path, capsys):
     assert cli.main(["paper", "--out", str(tmp_path)]) == 2
     assert "holds 'file', which is not of a report" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [blocked]
+    (site := tmp_path / "site").mkdir()
+    (site / "index.html").write_text("mine")
+    assert cli.main(["paper", "--out", str(site), "--jobs", "1"]) == 2
+    assert "holds 'index.html', which is not of a report" in capsys.readouterr().err
+    assert (site / "index.html").read_text() == "mine"
     assert cli.main(["paper", "--full", "--seed", "-1", "--out", str(tmp_path / "x")]) == 2  # at once
     assert "seed=-1" in capsys.readouterr().err
     assert paper.SEEDS_PER_BATCH == 10  # part of every result's last bits

@@ -3,7 +3,8 @@
 usage: lock.py [PACKAGE ...]    (upgrade these; without any, keep every version that still fits pyproject.toml)
 
 Needs uv (`pip install uv`). torch is left out, with what only its GPU builds need: it is pinned by version in install.py, so
-that a CPU build is accepted. Build dependencies are included, because install.py builds without isolation.
+that a CPU build is accepted. What only browsers need is left out, too. Build dependencies are included, because install.py
+builds without isolation.
 """
 
 import subprocess
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "constraints.txt"
 BUILD = ("hatchling", "editables")
 GPU_ONLY = ("nvidia-", "cuda-", "triton")
+BROWSERS_ONLY = "sys_platform == 'emscripten'"
 HEADER = """\
 # Written by `python tools/lock.py`. Every package of every extra, as installed and tested together on Python 3.11.
 # torch is pinned in tools/install.py by its public version: pip takes a CPU build of it where one is offered.
@@ -45,7 +47,7 @@ def main(upgraded: list[str]) -> None:
         )
         subprocess.run([*command, *extras, *upgrade, "pyproject.toml", build, "-o", out], cwd=ROOT, check=True)
         packages = out.read_text().replace(" \\\n    --hash", "\\--hash").splitlines()
-    kept = [line for line in packages if line and not line.startswith(GPU_ONLY)]
+    kept = [line for line in packages if line and not line.startswith(GPU_ONLY) and BROWSERS_ONLY not in line]
     LOCK.write_text(HEADER + "\n".join(kept).replace("\\--hash", " \\\n    --hash") + "\n")
 
 

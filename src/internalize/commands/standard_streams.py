@@ -63,6 +63,8 @@ def protect() -> None:
         if name == "stdin":
             continue
         before = getattr(sys, name)
+        if isinstance(before, LossTolerantStream):
+            continue
         stream = LossTolerantStream(
             open(number, "wb", closefd=False),  # noqa: SIM115  (a descriptor, open as long as the process)
             encoding=before.encoding if before and _extends_ascii(before.encoding) else "utf-8",

@@ -309,8 +309,9 @@ class Run:
     def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
         """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
         path = self.path / "checkpoint" / f"{step:08d}.json"
-        state = read_json(path, Checkpoint)
+        state = read_json(path)
         check_seal(state, path)
+        check_schema(state, Checkpoint, path)
         if state["step"] != step:
             raise InputError(f"{path} is damaged: its step is {state['step']}")
         metrics, size = self.path / "metrics.jsonl", state["metrics_bytes"]

@@ -223,7 +223,8 @@ def check_finished(run: Run) -> None:
     result, metrics, weights = run.result_as(Result), run.metrics(schema=Metrics), run.weights()
     ends = metrics[-1]["step"] if metrics else None
     if ends != result["steps"]:
-        raise InputError(f"{run.path / 'metrics.jsonl'} ends at step {ends}, the result at {result['steps']}")
+        where = run.path / "metrics.jsonl"
+        raise InputError(f"{where} is damaged: it ends at step {ends}, the result at {result['steps']}")
     options = options_of(run)
     wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options, [0])).items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
