@@ -75,7 +75,7 @@ def test_auto_takes_the_first_that_there_is():
 def test_levels_that_are_not_there():
     with pytest.raises(InputError, match=r"example 2 \('q'\) has none"):
         resolve_levels([LEVELLED, PLAIN], "given")
-    with pytest.raises(InputError, match="step 'b' of example 2 is no equation"):
+    with pytest.raises(InputError, match="step 'b' of example 2 is not an equation"):
         resolve_levels([DUCKS, PLAIN], "graph")
     with pytest.raises(InputError, match="levels='tree' is not one of auto, given"):
         resolve_levels([DUCKS], "tree")  # pyright: ignore[reportArgumentType]

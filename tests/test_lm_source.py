@@ -95,7 +95,7 @@ def test_examples_at_hand_are_as_a_file(tmp_path: Path):
     assert [at_hand.train(i) for i in range(60)] == [of_file.train(i) for i in range(60)]
     assert of_examples(examples, 3, validation=examples[:4]).size == 26
     assert of_examples(examples, 3, validation=[]).validation == []
-    with pytest.raises(InputError, match="there are none"):
+    with pytest.raises(InputError, match="there are no examples"):
         of_examples([], 3)
     with pytest.raises(InputError, match="held_out=-1"):
         of_examples(examples, 3, held_out=-1)

@@ -191,11 +191,11 @@ def test_defaults_and_usage():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("primes:n=3", "there are parity:n=16,k=8, multiply:digits=4"),
-        ("parity:m=3", "parity has no option 'm', but n, k, seed"),
+        ("primes:n=3", "the tasks are parity:n=16,k=8, multiply:digits=4"),
+        ("parity:m=3", "parity has no option 'm', only n, k, seed"),
         ("parity:n=16,n=16", "n is given twice"),
-        ("parity:n", "n= is no whole number"),
-        ("parity:n=-4", "n=-4 is no whole number"),
+        ("parity:n", "n= is not a whole number"),
+        ("parity:n=-4", "n=-4 is not a whole number"),
         ("parity:n=16,", "no option ''"),
         ("parity:n=16,k=12", "k=12 is not a power of two"),
         ("parity:n=4,k=8", "n=4 is outside k=8"),

@@ -311,7 +311,7 @@ def test_levels_hold_for_what_is_held_out_as_well(tmp_path: Path):
         assert work.leveled(work.source.test())
         held_out |= {e.question for e in (*work.source.test(), *work.source.validation)}
     assert "7 7" in held_out
-    with pytest.raises(InputError, match="is no equation"):
+    with pytest.raises(InputError, match="is not an equation"):
         Internalization(replace(options, levels="graph"))
 
 

@@ -1,7 +1,7 @@
 """Ordinary language models: the same curricula on text, through Hugging Face transformers.
 
-Read the folders in this order: data, stages, training, evaluation, probe, certificates; each says what is in it. docs/layout.md
-has the tree.
+Read the folders in this order: data, stages, training, evaluation, probe, certificates. The ``__init__`` of each says
+what is in it, and docs/layout.md shows the tree.
 """
 
 from importlib import import_module

@@ -7,8 +7,10 @@ from internalize.errors import InputError
 
 @dataclass(frozen=True)
 class Example:
-    """A question with its chain of thought. `levels`, if known, has one number a step: its height in the graph of what
-    needs what, as in `curriculum.py`. A step needs only steps of lower levels.
+    """A question with its chain of thought.
+
+    `levels`, if known, has one number per step: the step's height in the dependency graph, as in `curriculum.py`. A
+    step needs only steps of lower levels.
     """
 
     question: str

@@ -1,11 +1,11 @@
-r"""Where the levels of a chain come from: what Log-ICoT on text needs to know which steps to take away together.
+r"""The levels of a chain's steps, which tell Log-ICoT on text which steps to remove together.
 
 | source | levels                                                                                   |
 | ------ | ---------------------------------------------------------------------------------------- |
-| given  | with the data                                                                            |
+| given  | in the data                                                                              |
 | graph  | from equations: a step is one level above the highest of the steps whose results it uses |
-| steps  | none: halves of the steps that remain                                                    |
-| tokens | none: halves of the tokens that remain                                                   |
+| steps  | none: half of the remaining steps are removed together                                   |
+| tokens | none: half of the remaining tokens are removed together                                  |
 """
 
 import re
@@ -21,7 +21,7 @@ from internalize.lm.options import LevelSource
 
 ResolvedSource = Literal["given", "graph", "steps", "tokens"]
 
-_MAX_EQUATION: Final = 1000  # characters: numbers beyond 4300 digits are refused by Python itself
+_MAX_EQUATION: Final = 1000  # characters; Python itself refuses numbers of more than 4300 digits
 _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 # A minus is a sign where no number, bracket or percent sign stands before it: in -2+10 and 5*-2, not in 10-2.
 _OPERAND: Final = re.compile(rf"(?:(?<![\d.)%])-)?(?:{_NUMBER})")
@@ -30,14 +30,14 @@ _RESULT: Final = re.compile(rf"(-?)\$?({_NUMBER})(?:/(\d+))?%?")
 
 
 def graph_levels(steps: Sequence[str]) -> tuple[int, ...] | None:
-    """The levels of equations like ``<<16-3-4=9>> <<9*2=18>>`` (or without the brackets): here 1 and 2.
+    """Return the levels of equations, or None if a step is not one. ``<<16-3-4=9>> <<9*2=18>>`` has levels 1 and 2.
 
-    A step uses an earlier one if one of its operands is that step's result, the number right of its last ``=``. Numbers
-    are compared as numbers, so 9 is 9.00; of several steps with one result the most recent counts. A step that uses none
-    has level 1. None if a step is no equation.
+    The brackets are optional. A step uses an earlier step if one of its operands is that step's result, the number
+    right of its last ``=``. Numbers are compared by value, so 9 equals 9.00. If several steps have the same result, the
+    most recent counts. A step that uses no other step has level 1.
 
-    Only the numbers are looked at: one that the question gives and that happens to be a result, too, is taken for the
-    result, and the step then stands higher than it need.
+    Only the numbers are compared. If a number from the question happens to equal an earlier result, it is taken for
+    that result, and the step gets a higher level than necessary.
     """
     levels: list[int] = []
     level_of_result: dict[Fraction, int] = {}
@@ -53,18 +53,18 @@ def graph_levels(steps: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[ResolvedSource, list[Example]]:
-    """Which source it is to be, and the examples with their levels from it.
+    """Return the source of levels with ``auto`` resolved, and the examples with levels from that source.
 
-    ``auto`` is given if every example has levels, else graph if every step of all examples is an equation, else steps if
-    any example has more than one, else tokens. With levels the steps come out in the order of their levels, so that
-    what a stage hides is the front of the chain; that is a valid order, for a step needs only lower levels. Without,
-    they stay as they are and have none.
+    ``auto`` is given if every example has levels, otherwise graph if every step of all examples is an equation,
+    otherwise steps if any example has more than one step, otherwise tokens. With levels, the steps are sorted by level,
+    so that a stage hides the front of the chain. That order is valid, because a step needs only lower levels. Without
+    levels, steps keep their order.
     """
     if source not in get_args(LevelSource):
         raise InputError(f"levels={source!r} is not one of {', '.join(get_args(LevelSource))}")
     if source == "auto":
         if not examples:
-            raise InputError("there are no examples to tell by where levels could come from")
+            raise InputError("levels=auto has no examples to choose a source from")
         source = _detect_source(examples)
     if source in ("steps", "tokens"):
         return source, [replace(example, levels=None) for example in examples]
@@ -76,7 +76,7 @@ def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[Re
         if levels is None:
             wrong = next(step for step in example.steps if _parse_equation(step) is None)
             raise InputError(
-                f"levels=graph, but step {short(wrong)} of example {number} is no equation of numbers like 16-3-4=9"
+                f"levels=graph, but step {short(wrong)} of example {number} is not an equation of numbers like 16-3-4=9"
             )
         order = sorted(range(len(levels)), key=levels.__getitem__)
         steps = tuple(example.steps[i] for i in order)
@@ -85,6 +85,7 @@ def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[Re
 
 
 def _detect_source(examples: Sequence[Example]) -> ResolvedSource:
+    """Return the source that ``auto`` stands for."""
     if all(example.levels is not None for example in examples):
         return "given"
     if any(e.steps for e in examples) and all(_parse_equation(step) for e in examples for step in e.steps):
@@ -93,7 +94,7 @@ def _detect_source(examples: Sequence[Example]) -> ResolvedSource:
 
 
 def _parse_equation(step: str) -> tuple[list[Fraction], Fraction] | None:
-    """The operands and the result of a step, if it is an equation of numbers."""
+    """Return the operands and the result of a step, or None if it is not an equation of numbers."""
     if len(step) > _MAX_EQUATION:
         return None
     text = "".join(step.split())

@@ -1,12 +1,13 @@
-"""Examples from files and datasets, and back: every bad line is named with its reason, and none is dropped in silence.
+"""Reads examples from files and datasets, and writes them. Every bad line is reported with its reason; none is silently
+dropped.
 
-Two formats, told apart by the file's name:
+The file's name tells which of two formats it has:
 
-- `.jsonl`, `.json`: one JSON object a line, with `question`, `steps` (a list of strings), `answer` and, if known, `levels`
-  (one whole number a step). Other keys are allowed. An object without `steps` whose `answer` holds `####` is GSM8K as
-  published: the `<<…>>` groups before `####` are the steps.
-- anything else: text as in Deng et al., `question||steps #### answer`. The steps are the `<<…>>` groups if there are any,
-  and else the words between blanks. A chain may be empty.
+- `.jsonl`, `.json`: one JSON object per line, with `question`, `steps` (a list of strings), `answer` and, if known,
+  `levels` (one whole number per step). Other keys are allowed. An object without `steps` whose `answer` contains `####`
+  is GSM8K as published: the `<<…>>` groups before `####` are the steps.
+- any other name: text as in Deng et al., `question||steps #### answer`. The steps are the `<<…>>` groups if there are
+  any, otherwise the words separated by spaces. A chain may be empty.
 """
 
 import json
@@ -23,11 +24,11 @@ from internalize.lm.data.example import Example
 from internalize.storage.files import explain, present, reading, write_atomically
 
 Say = Callable[[str], None]
-"""Callback that receives one line a user should know."""
+"""Callback that receives one line that the user should see."""
 MAX_LINE: Final = 1_000_000
-"""Bytes of a line beyond which it is no example but a mistake."""
+"""Largest size of a line in bytes. A longer line is taken for a mistake."""
 _JSON_SUFFIXES: Final = (".jsonl", ".json")
-_NAMED: Final = 3
+_NAMED: Final = 3  # bad lines that an error message quotes
 T = TypeVar("T")
 
 
@@ -44,7 +45,7 @@ class _JsonRow(_Row):
 
 
 class _DatasetRow(_Row):
-    """The row of a data set, which may have its chain in one string."""
+    """The row of a dataset. Its chain may be one string."""
 
     steps: NotRequired[list[str] | str | None]
 
@@ -55,7 +56,7 @@ _DECODER: Final = msgspec.json.Decoder(_JsonRow)
 
 @dataclass(frozen=True)
 class Problem:
-    """A line that is no example, and why. Lines (and the rows of a dataset) count from 1."""
+    """A line that is not an example, and the reason. Lines of a file and rows of a dataset count from 1."""
 
     file: str
     line: int
@@ -63,26 +64,26 @@ class Problem:
 
 
 def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
-    """All examples of a file and all lines that are none."""
+    """Return all examples of a file, and all its bad lines."""
     path = Path(path)
     parse = _parser(path)
     with reading(path):
-        if present(path):  # neither a pipe nor a device, which may have no end
+        if present(path):  # not a pipe or a device, whose size is unknown
             check_memory(size := path.stat().st_size, f"{path} of {size} bytes")
     with reading(path), path.open("rb") as file:
         return _scan(_lines(file), lambda line: parse(_text(line)), str(path))
 
 
 def read_examples(path: Path | str, *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
-    """The examples of a file. Bad lines are an error, or with `skip_bad` are left out and counted through `say`."""
+    """Return the examples of a file. Bad lines are an error; `skip_bad` leaves them out and reports their number."""
     hint = f"`internalize lm data --check {path}` lists them all"
     return _without_bad(*scan(path), str(path), "line", hint, skip_bad=skip_bad, say=say)
 
 
 def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
-    """The examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line.
+    """Return the examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line.
 
-    `steps` may also be one string, in the format of a text chain. A value None is as good as no value.
+    `steps` may also be one string, in the format of a text chain. None counts as a missing value.
     """
 
     def parse(row: Any) -> Example:
@@ -97,10 +98,10 @@ def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lamb
 
 
 def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps: bool = True) -> None:
-    """Write a file that `read_examples` reads back as the same examples, whole or not at all.
+    """Write a file that `read_examples` reads back as the same examples. The file is written completely or not at all.
 
-    The text format has no levels, and no steps of several words but `<<…>>`: examples with such are refused. With
-    `keep_steps=False` they are written all the same, and only question, chain and answer come back as they were.
+    The text format has no levels, and its steps are single words or `<<…>>` groups. Other examples are refused. With
+    `keep_steps=False` they are written, and only question, chain and answer are read back unchanged.
     """
     path = Path(path)
     parse = _parser(path)
@@ -111,20 +112,21 @@ def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps:
             line = (json.dumps(as_json(example), ensure_ascii=False) if is_json else text_line(example)).encode()
             _check_same(example, parse(_text(line)), keep_steps=keep_steps or is_json)
             if b"\n" in line or len(line) > MAX_LINE:
-                raise InputError(f"a line has no line breaks and at most {MAX_LINE} bytes")
+                raise InputError(f"a line must have no line breaks and at most {MAX_LINE} bytes")
         except (InputError, UnicodeEncodeError) as error:
             raise InputError(f"{path}: example {number} could not be read back: {error}") from None
         lines.append(line + b"\n")
-    write_atomically(path.resolve() if path.is_symlink() else path, b"".join(lines))  # a link that the user named
+    # A symbolic link that the user names is followed, not replaced.
+    write_atomically(path.resolve() if path.is_symlink() else path, b"".join(lines))
 
 
 def text_line(example: Example) -> str:
-    """An example in the format of Deng et al."""
+    """Return an example in the format of Deng et al."""
     return f"{example.question}||{' '.join(example.steps)} #### {example.answer}"
 
 
 def as_json(example: Example) -> dict[str, Any]:
-    """What the JSON object of an example holds."""
+    """Return the JSON object of an example."""
     levels = {} if example.levels is None else {"levels": list(example.levels)}
     return {"question": example.question, "steps": list(example.steps), "answer": example.answer, **levels}
 
@@ -145,8 +147,8 @@ def _scan(items: Iterable[T], parse: Callable[[T], Example], name: str) -> tuple
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file without their ends; of one that is too long, little more than MAX_LINE bytes."""
-    mark = b"\xef\xbb\xbf"  # before the first line
+    """Yield the lines of a file without line ends. A line that is too long is cut a little beyond MAX_LINE bytes."""
+    mark = b"\xef\xbb\xbf"  # byte order mark, before the first line
     while line := file.readline(MAX_LINE + len(mark) + 2):
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -180,19 +182,22 @@ def _from_text(line: str) -> Example:
 
 
 def _split_chain(chain: str) -> tuple[str, ...]:
-    """The steps of a chain in text: its `<<…>>` groups, else its words."""
+    """Return the steps of a chain in text: its `<<…>>` groups, or its words if there are no groups."""
     if "<<" not in chain and ">>" not in chain:
         return tuple(chain.split())
     groups, rest = split_groups(chain)
     if outside := " ".join(" ".join(rest).split()):
         raise InputError(f"text outside of <<…>>: {short(outside)}; either every step is in <<…>> or none is")
     if any(not group[2:-2].strip() for group in groups):
-        raise InputError("an empty <<>> is no step")
+        raise InputError("an empty <<>> is not a step")
     return groups
 
 
 def split_groups(text: str) -> tuple[tuple[str, ...], list[str]]:
-    """Return the `<<…>>` groups of a text, each within one line, and what is outside of them. No character is searched twice."""
+    """Return the `<<…>>` groups of a text, each within one line, and the text outside of them.
+
+    Each character is searched once, so the time is linear.
+    """
     groups: list[str] = []
     outside: list[str] = []
     for line in text.split("\n"):
@@ -232,18 +237,19 @@ def _example(question: str, steps: tuple[str, ...], answer: str, levels: tuple[i
         if "\0" in text:
             raise InputError("the line holds a NUL character")
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError("the line holds half of a surrogate pair, which is no character")
+            raise InputError("the line holds half of a surrogate pair, which is not a character")
     if any("####" in text for text in (*steps, answer)):
         raise InputError("a step or the answer holds '####', which begins an answer; give only what follows it")
     return Example(question, steps, answer, levels)
 
 
 def _plain(value: Any) -> Any:
-    """A list for what is an array or a column of one."""
+    """Return an array or a column of one as a list, and any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
+    """Refuse an example that would be read back as another one."""
     for name in ("question", "answer"):
         if getattr(example, name) != getattr(back, name):
             raise InputError(f"the {name} {short(getattr(example, name))} would become {short(getattr(back, name))}")
@@ -252,7 +258,7 @@ def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
     if keep_steps and example.steps != back.steps:
         raise InputError(
             f"its {len(example.steps)} steps would become {len(back.steps)}; "
-            "a text step is one word or <<…>>, and .jsonl keeps any"
+            "in the text format a step is one word or <<…>>, and .jsonl keeps any step"
         )
     if keep_steps and example.levels != back.levels:
         raise InputError("its levels would be lost; .jsonl keeps them")
@@ -268,9 +274,10 @@ def _without_bad(
     skip_bad: bool,
     say: Say,
 ) -> list[Example]:
+    """Return the examples. Refuse the bad lines, or with ``skip_bad`` report how many there are."""
     total = len(examples) + len(problems)
     if not total:
-        raise InputError(f"{name} is empty; a {unit} is an example")
+        raise InputError(f"{name} is empty; each {unit} should be one example")
     if not problems:
         return examples
     if skip_bad and examples:
@@ -283,5 +290,5 @@ def _without_bad(
 
 
 def short(text: str) -> str:
-    """A quoted text that fits in a line of a message."""
+    """Return a text in quotes, shortened to fit in a line of a message."""
     return repr(text if len(text) <= 60 else text[:59] + "…")

@@ -1,11 +1,11 @@
-"""Where a run's examples come from: a generated task or a file, with some of it held out.
+"""The source of a run's examples: a generated task or a file, with some of it held out.
 
-Position p of the training data is one example, the same whoever asks, whenever and in whatever order: that is what a run
-continues from. A task has a fresh example at every position; a file goes through a new order every epoch.
+Position p of the training data always has the same example, in whatever order positions are read. So a run can be
+resumed. A task has a new example at every position. A file has a new order every epoch.
 
-Held-out questions never occur in training. Of a file, every copy of a held-out question is kept out. Of a task, a
-question's own digest says whether it is for training, validation or test, whatever the seed; small tasks (16 bits are 65 536
-questions) would otherwise be trained on what they are tested with.
+Held-out questions never occur in training. In a file, every copy of a held-out question is left out. In a task, the
+question's digest decides whether it is for training, validation or test, whatever the seed. Otherwise small tasks (16
+bits give 65 536 questions) would be tested on questions that they were trained on.
 """
 
 import hashlib
@@ -28,46 +28,48 @@ _PORTION: Final = 320  # examples drawn for a block: seven eighths are for train
 _SHARES: Final[dict[int, TaskStream]] = {0: "validation", 1: "test"}  # two sixteenths of the questions; the rest trains
 _OF: Final = 16
 _FEWEST_QUESTIONS: Final = _OF * _OF
-_REDRAW: Final = 2**40  # where a portion is not enough, another comes from so much further down the stream
+_REDRAW: Final = (
+    2**40
+)  # if a portion has too few training examples, the next one is drawn this much further down the stream
 _MAX_REDRAWS: Final = 100
 
 
 class Source(ABC):
-    """Training examples by position, and held-out ones."""
+    """Training examples by position, and held-out examples."""
 
     spec: str
-    """What it was opened with, a task with all its options and its seed."""
+    """The file's path, or the task with all its options and its seed."""
     validation: list[Example]
-    """Held-out examples for what is decided while training."""
+    """Held-out examples that decide when a stage ends."""
     size: int | None = None
-    """Training examples; None if there is no end of them."""
+    """The number of training examples; None if it is unlimited."""
     _block: tuple[int, list[Example]] = (-1, [])
 
     def train(self, position: int) -> Example:
-        """The training example at a position, which may be any from 0 up."""
+        """Return the training example at a position from 0 up, without an upper limit."""
         if position < 0:
-            raise InputError(f"position={position} is below 0; training data begin there")
+            raise InputError(f"position={position} must be at least 0")
         block, at = divmod(position, self.size or _BLOCK)
         if self._block[0] != block:
             self._block = (block, self._draw_block(block))
         return self._block[1][at]
 
     def first(self, count: int) -> list[Example]:
-        """The training examples at the first positions."""
+        """Return the training examples at the first positions."""
         _check_examples(count, self.train(0), self.spec)
         return [self.train(position) for position in range(count)]
 
     @abstractmethod
     def _draw_block(self, block: int) -> list[Example]:
-        """Some training examples, kept for the positions that follow: an epoch of a file, a block of a task."""
+        """Return the training examples of a block of positions: an epoch of a file, or `_BLOCK` examples of a task."""
 
     @abstractmethod
     def test(self, count: int | None = None) -> list[Example]:
-        """Held-out examples: that many of a task; of a file's at most that many, and all without a number."""
+        """Return `count` test examples of a task. A file gives at most `count`, and all of them without a count."""
 
     @abstractmethod
     def training_sample(self, count: int) -> list[Example]:
-        """The first training examples, at most `count` and each once, to plan with or to build a tokenizer from."""
+        """Return the first training examples, at most `count` and each once, for planning or building a tokenizer."""
 
 
 def open_source(
@@ -80,16 +82,17 @@ def open_source(
     skip_bad: bool = False,
     say: Say = lambda line: None,
 ) -> Source:
-    """Open a task's spec or a file.
+    """Open a generated task or a file.
 
     Args:
-        data: a spec like ``parity:n=16,k=8`` or the path of a file. (A file named like a task is ``./parity``.)
-        seed: draws the task, what is held out of a file, and the order of every epoch.
-        validation: a file of held-out examples. Default: held out of the data by the seed.
-        held_out: how many validation examples.
-        tested: of a file, how many others to hold out for `test`. With none, its test set is its validation set.
-        skip_bad: leave bad lines of a file out.
-        say: told what is left out and why.
+        data: a spec like ``parity:n=16,k=8`` or the path of a file. (For a file named like a task write ``./parity``.)
+        seed: draws the task, the held-out examples of a file, and the order of every epoch.
+        validation: a file of held-out examples. Default: the seed draws them from the data.
+        held_out: number of validation examples.
+        tested: number of further examples of a file to hold out for `test`. With 0 the validation set is also the test
+            set.
+        skip_bad: leave out bad lines of a file.
+        say: called with a line about what is left out and why.
     """
     given = read_examples(validation, skip_bad=skip_bad, say=say) if validation else None
     if is_task(data):
@@ -105,7 +108,7 @@ def of_task(
     held_out: int = 512,
     say: Say = lambda line: None,
 ) -> Source:
-    """A task, one of ours or one's own: a fresh example at every position, questions held out by their digests."""
+    """Open a task of the user or of the package. Every position has a new example; digests decide what is held out."""
     return _TaskSource(task, held_out, validation, say)
 
 
@@ -119,26 +122,26 @@ def of_examples(
     name: str = "examples",
     say: Say = lambda line: None,
 ) -> Source:
-    """Examples that are at hand, from `from_dataset` for instance, held out and ordered as those of a file are."""
+    """Open a list of examples, for instance from `from_dataset`. They are held out and ordered like those of a file."""
     check_seed(seed)
     if held_out < 0:
         raise InputError(f"held_out={held_out} must be at least 0")
     if not examples:
-        raise InputError(f"{name}: there are none")
+        raise InputError(f"{name}: there are no examples")
     return _FileSource(name, examples, seed, held_out, tested, validation, say)
 
 
 def eval_examples(
     data: str, seed: int, count: int, *, skip_bad: bool = False, say: Say = lambda line: None
 ) -> list[Example]:
-    """What to evaluate on when a user names it: `count` test examples of a task, or everything in a file."""
+    """Return the examples to evaluate on: `count` test examples of a task, or all examples of a file."""
     if is_task(data):
         return _TaskSource(get_task(data, seed), 0, None, say).test(count)
     return _read_file(data, skip_bad=skip_bad, say=say)
 
 
 def source_of(options: LmTrainOptions, seed: int, say: Say) -> Source:
-    """The data that options of training ask for."""
+    """Open the data that training options name."""
     return open_source(
         options.data,
         seed,
@@ -151,6 +154,7 @@ def source_of(options: LmTrainOptions, seed: int, say: Say) -> Source:
 
 
 def _read_file(data: str, *, skip_bad: bool, say: Say) -> list[Example]:
+    """Read a file of examples, or name the tasks if there is no such file."""
     with reading(Path(data)):
         if not Path(data).exists():
             raise InputError(f"{data!r} is neither a file nor a task; the tasks are {usage()}")
@@ -158,55 +162,55 @@ def _read_file(data: str, *, skip_bad: bool, say: Say) -> list[Example]:
 
 
 class _TaskSource(Source):
-    """A fresh example at every position; questions are shared out by their digests."""
+    """A source with a new example at every position. Questions are held out by their digests."""
 
     def __init__(self, task: Task, held_out: int, given: Sequence[Example] | None, say: Say) -> None:
         if held_out < 0:
             raise InputError(f"held_out={held_out} must be at least 0")
         self.task = task
         self.spec = task.spec
-        self._shared = task.questions >= _FEWEST_QUESTIONS
-        if not self._shared:
+        self._holds_out = task.questions >= _FEWEST_QUESTIONS
+        if not self._holds_out:
             say(
-                f"{task.spec} has {task.questions} questions: too few to hold some out, so training meets those of the tests"
+                f"{task.spec} has {task.questions} questions: too few to hold any out, so training also uses test questions"
             )
-        self._taken = frozenset(example.question for example in given or ())
+        self._given = frozenset(example.question for example in given or ())
         self.validation = self._held_out("validation", held_out) if given is None else list(given[:held_out])
 
     def test(self, count: int | None = None) -> list[Example]:
         if count is None:
-            raise InputError("a task has no end of test examples; say how many")
+            raise InputError("a task has unlimited test examples; give a count")
         return self._held_out("test", count)
 
     def training_sample(self, count: int) -> list[Example]:
         sample: dict[Example, None] = {}
-        for position in range(4 * count):  # a small task may have fewer different ones
+        for position in range(4 * count):  # a small task may have fewer different examples
             sample[self.train(position)] = None
             if len(sample) == min(count, self.task.questions):
                 break
         return list(sample)
 
     def _trains(self, example: Example) -> bool:
-        if example.question in self._taken:
+        if example.question in self._given:
             return False
-        return not self._shared or _sixteenth_of(example.question) not in _SHARES
+        return not self._holds_out or _sixteenth_of(example.question) not in _SHARES
 
     def _draw_block(self, block: int) -> list[Example]:
-        """The first of a block's own portion of the stream that are for training, and more from far down if they are few."""
+        """Return the first training examples of the block's portion. If it has too few, draw more far down the stream."""
         found: list[Example] = []
         for attempt in range(_MAX_REDRAWS):
             drawn = self.task.examples("train", block * _PORTION + attempt * _REDRAW, _PORTION)
             found += filter(self._trains, drawn)
             if len(found) >= _BLOCK:
                 return found[:_BLOCK]
-        raise InputError(f"{self.spec}: next to no question is left to train on, so many are held out")
+        raise InputError(f"{self.spec}: almost all questions are held out, so too few are left to train on")
 
     def _held_out(self, stream: TaskStream, count: int) -> list[Example]:
-        """The first of a stream whose questions are this stream's to have."""
+        """Return the first examples of a stream whose digests assign them to this stream."""
         if count < 0:
             raise InputError(f"{count} examples; the number must be at least 0")
         _check_examples(count, self.task.example(stream, 0), self.spec)
-        if not self._shared:
+        if not self._holds_out:
             return self.task.examples(stream, 0, count)
         found: list[Example] = []
         start = 0
@@ -219,7 +223,7 @@ class _TaskSource(Source):
 
 
 class _FileSource(Source):
-    """The examples of a file but the held-out ones, in a new order every epoch."""
+    """A source with the examples of a file except the held-out ones, in a new order every epoch."""
 
     def __init__(
         self,
@@ -239,16 +243,12 @@ class _FileSource(Source):
             self.validation, test = list(given[:held_out]), list(given[held_out:])
         self._test = test or self.validation
         if tested and not test:
-            say(
-                f"{spec}: too few examples are held out for a test set of its own; the validation set decides and tests"
-            )
+            say(f"{spec}: too few examples for a separate test set; the validation set is also the test set")
         held = [*self.validation, *test]
         asked = {example.question for example in held}
         self._examples = [example for example in examples if example.question not in asked]
         if not self._examples:
-            raise InputError(
-                f"{spec}: all of its {len(examples)} examples have held-out questions; none is left to train on"
-            )
+            raise InputError(f"{spec}: all {len(examples)} examples have held-out questions; none is left to train on")
         copies = len(examples) - len(self._examples) - (len(held) if given is None else 0)
         if copies:
             say(f"{spec}: {copies} examples are left out of training because their questions are held out")
@@ -269,12 +269,12 @@ class _FileSource(Source):
 def _draw_held_out(
     spec: str, examples: Sequence[Example], seed: int, held_out: int, tested: int, say: Say
 ) -> tuple[list[Example], list[Example]]:
-    """Examples for validation and for test, drawn by the seed: each no more than a tenth (but one), in the file's order."""
+    """Draw validation and test examples, in the file's order. Each part is at most a tenth of the file, or one example."""
     most = max(1, len(examples) // 10)
     for count, what in ((held_out, "validation"), (tested, "test")):
         if count > most:
             say(
-                f"{spec}: {most} of its {len(examples)} examples are held out for {what}, not {count} (a tenth is the most)"
+                f"{spec}: {most} of its {len(examples)} examples are held out for {what}, not {count} (at most a tenth)"
             )
     held_out, tested = min(held_out, most), min(tested, most, max(0, len(examples) - most - 1))
     order: list[int] = words(seed, "validation", 0, len(examples)).argsort(kind="stable").tolist()
@@ -284,11 +284,12 @@ def _draw_held_out(
 
 
 def _check_examples(count: int, one: Example, spec: str) -> None:
-    """Refuse more examples than fit in memory. As text and tokens one takes about 1000 bytes, 4 a character and 60 a step."""
+    """Refuse more examples than fit in memory."""
+    # As text and as tokens, an example takes about 1000 bytes, 4 per character and 60 per step.
     size = 1000 + 4 * sum(map(len, (one.question, one.answer, *one.steps))) + 60 * len(one.steps)
     check_memory(count * size, f"{count} examples of {spec}")
 
 
 def _sixteenth_of(question: str) -> int:
-    """Which sixteenth of all questions this one belongs to."""
+    """Return which sixteenth of all questions this one belongs to."""
     return hashlib.blake2b(question.encode(), digest_size=1).digest()[0] % _OF

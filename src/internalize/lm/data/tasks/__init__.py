@@ -1,7 +1,8 @@
-"""Tasks with chains of thought, generated: example i of a stream of a seed is the same whoever asks, in whatever portions.
+"""Generated tasks with chains of thought. Example i of a stream of a seed is always the same, in whatever portions it
+is drawn.
 
-A task is named by a spec: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tree:digits=4`, `hops:hops=4`. The seed may be
-part of it: `parity:n=16,k=8,seed=3`.
+A spec names a task: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tree:digits=4`, `hops:hops=4`. The seed may be
+part of the spec: `parity:n=16,k=8,seed=3`.
 """
 
 from dataclasses import fields
@@ -19,16 +20,16 @@ TASKS: Final[dict[str, dict[str, int]]] = {
     name: {field.name: cast("int", field.default) for field in fields(kind) if field.name != "seed"}
     for name, kind in _KINDS.items()
 }
-"""The names of the tasks and their options with their defaults; seed is one of every task."""
+"""The options of each task and their defaults, by the task's name. Every task also has the option seed."""
 
 
 def is_task(spec: str) -> bool:
-    """Whether a spec begins with the name of a task."""
+    """Return whether a spec begins with the name of a task."""
     return spec.partition(":")[0] in _KINDS
 
 
 def usage() -> str:
-    """Every task as it may be written, with its defaults."""
+    """Return the specs of all tasks with their defaults."""
     return ", ".join(map(_usage_of, TASKS))
 
 
@@ -37,22 +38,22 @@ def _usage_of(name: str) -> str:
 
 
 def get_task(spec: str, seed: int = 0) -> Task:
-    """The task of a spec. A seed in the spec goes before `seed`; options that are not given have their defaults."""
+    """Return the task of a spec. A seed in the spec takes precedence over `seed`."""
     name, _, listed = spec.partition(":")
     if name not in _KINDS:
-        raise InputError(f"{spec!r} is no task; there are {usage()}")
+        raise InputError(f"{spec!r} is not a task; the tasks are {usage()}")
     allowed = (*TASKS[name], "seed")
     given: dict[str, Any] = {}
     for part in listed.split(",") if listed else ():
         option, _, value = (text.strip() for text in part.partition("="))
         if option not in allowed:
             raise InputError(
-                f"{spec!r}: {name} has no option {option!r}, but {', '.join(allowed)} (as in {_usage_of(name)})"
+                f"{spec!r}: {name} has no option {option!r}, only {', '.join(allowed)} (as in {_usage_of(name)})"
             )
         if option in given:
             raise InputError(f"{spec!r}: {option} is given twice")
         if not (value.isascii() and value.isdigit() and len(value) < 20):
-            raise InputError(f"{spec!r}: {option}={value} is no whole number (as in {_usage_of(name)})")
+            raise InputError(f"{spec!r}: {option}={value} is not a whole number (as in {_usage_of(name)})")
         given[option] = int(value)
     return _KINDS[name](**{"seed": check_seed(seed), **given})
 

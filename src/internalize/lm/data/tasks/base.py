@@ -1,4 +1,4 @@
-"""What every task is."""
+"""The base class of all tasks."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ TaskStream = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A generator of examples. Example i of a stream is a function of the task's options, its seed and i alone."""
+    """A generator of examples. Example i of a stream depends only on the task's options, its seed and i."""
 
     name: ClassVar[str]
 
@@ -22,24 +22,26 @@ class Task(ABC):
     @property
     @abstractmethod
     def questions(self) -> int:
-        """How many different questions there are."""
+        """The number of different questions."""
 
     @property
     def children(self) -> tuple[tuple[int, ...], ...] | None:
-        """What each element of the chain, the answer last, is made of: words of the question from 0 and, after those, steps.
-        None where that is not known, or not the same for every example.
+        """The inputs of each element of the chain, the answer last: the question's words, numbered from 0, then the
+        steps.
+
+        None if they are not known, or differ between examples.
         """
         return None
 
     @abstractmethod
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
-        """Examples ``start`` … ``start + count − 1`` of a stream."""
+        """Return examples ``start`` … ``start + count − 1`` of a stream."""
 
     def example(self, stream: TaskStream, index: int) -> Example:
-        """Example ``index`` of a stream."""
+        """Return example ``index`` of a stream."""
         return self.examples(stream, index, 1)[0]
 
     @property
     def spec(self) -> str:
-        """The task as `get_task` reads it, its seed included."""
+        """The spec that `get_task` reads, with the seed."""
         return f"{self.name}:{','.join(f'{name}={value}' for name, value in asdict(self).items())}"

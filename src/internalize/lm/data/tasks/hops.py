@@ -1,9 +1,10 @@
 """Where is it? A multi-hop task in words whose steps form a binary tree.
 
-Things are in things: ``the coin is in the cup . the cup is in the box . …``, several such chains in one question, their
-facts shuffled. "Is in" is transitive, so two facts that meet give a third, and the steps are these: level 1 joins
-neighbouring facts, level 2 joins what level 1 found, and so on; one left over passes up. The last one names the answer and
-is no step. A chain of h hops has ⌈log2 h⌉ − 1 levels. Words and marks stand between blanks, so that a word is a token.
+Things are in things: ``the coin is in the cup . the cup is in the box . …``. A question has several such chains, with
+their facts shuffled. "Is in" is transitive, so two facts that share a thing give a third fact, which is a step. Level 1
+joins neighboring facts, level 2 joins the facts of level 1, and so on; an unpaired fact moves up a level. The last
+joined fact names the answer and is not a step. A chain of h hops has ⌈log2 h⌉ − 1 levels. Spaces separate words and
+marks, so that each is a token.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from internalize.lm.data.example import Example
 from internalize.lm.data.tasks.base import Task, TaskStream
 from internalize.random_words import words
 
-# A thing's place in this list is part of every example ever drawn: append nothing, reorder nothing.
+# Every example depends on the order and length of this list: append nothing, reorder nothing.
 _LIST: Final = (
     "bag barn barrel basin basket bath bed bin boat bottle bowl box bucket bus cabin cabinet cage car carton cart "
     "cave chest closet coach coat coffer cradle crate cup cupboard desk drawer envelope flask garage glove hall "
@@ -28,7 +29,7 @@ THINGS: Final = tuple(_LIST.split())
 
 @dataclass(frozen=True)
 class Hops(Task):
-    """Follow so many hops from a thing to where it is in the end, among the facts of as many chains."""
+    """The task of finding where a thing is after ``hops`` hops, among the facts of ``chains`` chains."""
 
     hops: int = 4
     chains: int = 2
@@ -40,7 +41,7 @@ class Hops(Task):
         if self.hops < 2:
             raise InputError(f"hops={self.hops} must be at least 2 (one hop is a fact of the question)")
         if self.chains < 1:
-            raise InputError(f"chains={self.chains} must be at least 1 (one leads to the answer)")
+            raise InputError(f"chains={self.chains} must be at least 1 (one chain leads to the answer)")
         if self.chains * (self.hops + 1) > len(THINGS):
             raise InputError(
                 f"hops={self.hops} in chains={self.chains} take {self.chains * (self.hops + 1)} different things; "
@@ -49,11 +50,11 @@ class Hops(Task):
 
     @property
     def questions(self) -> int:
-        """Every choice of things, at least; the order of the facts comes on top."""
+        """The number of choices of things. The order of the facts, which gives more questions, is not counted."""
         return perm(len(THINGS), self.chains * (self.hops + 1))
 
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
-        """Examples ``start`` … ``start + count − 1`` of a stream."""
+        """Return examples ``start`` … ``start + count − 1`` of a stream."""
         import numpy as np
 
         facts = self.chains * self.hops
@@ -66,7 +67,7 @@ class Hops(Task):
         ]
 
     def write(self, things: list[str], order: list[int]) -> Example:
-        """The example of these chains, one after another, the first one asked for, with the facts in this order."""
+        """Return the example with these chains, given one after another, and this order of facts. It asks for the first."""
         length = self.hops + 1
         chains = [things[at : at + length] for at in range(0, len(things), length)]
         facts = [_fact(inner, outer) for chain in chains for inner, outer in pairwise(chain)]
@@ -81,12 +82,12 @@ def _fact(inner: str, outer: str) -> str:
 
 
 def _join_facts(chain: list[str]) -> tuple[list[str], list[int]]:
-    """What the facts of a chain give when neighbours are joined, level by level, and the levels."""
+    """Join neighboring facts of a chain level by level, and return the resulting facts and their levels."""
     steps: list[str] = []
     levels: list[int] = []
-    ends = chain  # of the facts that are left: fact i is from ends[i] to ends[i + 1]
+    ends = chain  # ends of the remaining facts: fact i leads from ends[i] to ends[i + 1]
     while len(ends) > 3:
-        whole = len(ends) - (len(ends) % 2 == 0)  # the ends of the facts that have a neighbour to be joined with
+        whole = len(ends) - (len(ends) % 2 == 0)  # number of ends of the facts that have a partner
         pairs = ends[:whole:2]
         steps += [_fact(inner, outer) for inner, outer in pairwise(pairs)]
         levels += [1 + max(levels, default=0)] * (len(pairs) - 1)

@@ -1,14 +1,14 @@
 """Multi-digit multiplication in the format of Deng et al., and the same with a binary tree of sums.
 
-Digits stand least significant first, between blanks. Of d-digit factors a and b, partial product i is a times digit i of
-b, with i zeros in front and d + 1 + i digits in all; a sum of partial products up to i has as many. With a = 2365, b = 4347,
-one line:
+Digits are written least significant first and separated by spaces. For d-digit factors a and b, partial product i is a
+times digit i of b, with i zeros in front and d + 1 + i digits in all. A sum of partial products up to i has the same
+number of digits. For a = 2365 and b = 4347 (one line):
 
     5 6 3 2 * 7 4 3 4||5 5 5 6 1 + 0 0 6 4 9 0 ( 5 5 1 1 1 1 ) + 0 0 5 9 0 7 0 ( 5 5 6 0 2 8 0 )
     + 0 0 0 0 6 4 9 0 #### 5 5 6 0 8 2 0 1
 
-A running sum, in brackets, follows every partial product but the first (it would be the product itself) and the last (it
-would be the answer). The words of a chain, marks included, are as many as the tokens published.
+A running sum, in brackets, follows every partial product except the first, where it would be the product itself, and
+the last, where it would be the answer. A chain has as many words, marks included, as the published chain has tokens.
 """
 
 from abc import abstractmethod
@@ -27,7 +27,7 @@ _MAX_DIGITS: Final = 100
 
 @dataclass(frozen=True)
 class _Multiplication(Task):
-    """Two factors of exactly so many digits, drawn uniformly."""
+    """A multiplication of two uniformly drawn factors of exactly ``digits`` digits."""
 
     digits: int = 4
     seed: int = 0
@@ -41,13 +41,13 @@ class _Multiplication(Task):
 
     @property
     def questions(self) -> int:
-        """Every pair of factors."""
+        """The number of pairs of factors."""
         return (9 * 10 ** (self.digits - 1)) ** 2
 
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
-        """Examples ``start`` … ``start + count − 1`` of a stream."""
+        """Return examples ``start`` … ``start + count − 1`` of a stream."""
         least = 10 ** (self.digits - 1)
-        # A word more than the number needs: then no factor is likelier than another by more than one part in 2^64.
+        # With one word more than the number needs, the probabilities of factors differ by at most one part in 2^64.
         size = -(-(10 * least).bit_length() // _WORD_BITS) + 1
         data = words(self.seed, stream, 2 * size * start, 2 * size * count).astype("<u8").tobytes()
         width = 8 * size
@@ -56,7 +56,7 @@ class _Multiplication(Task):
         return [self.write(a, b) for a, b in zip(factors[0::2], factors[1::2], strict=True)]
 
     def write(self, a: int, b: int) -> Example:
-        """The example a × b."""
+        """Return the example a × b."""
         for factor in (a, b):
             if not 10 ** (self.digits - 1) <= factor < 10**self.digits:
                 raise InputError(f"{factor} does not have exactly {self.digits} digits")
@@ -68,16 +68,16 @@ class _Multiplication(Task):
 
     @abstractmethod
     def _chain(self, partials: list[int], steps: list[str]) -> tuple[list[str], tuple[int, ...] | None]:
-        """The steps, those of the partial products among them, and their levels, if they are known."""
+        """Return all steps, given those of the partial products, and their levels if they are known."""
 
     def _reversed(self, number: int, i: int) -> str:
-        """The digits of a sum of partial products up to i, least significant first, between blanks."""
+        """Return the digits of a sum of partial products up to i, least significant first, separated by spaces."""
         return " ".join(f"{number:0{self.digits + 1 + i}}"[::-1])
 
 
 @dataclass(frozen=True)
 class Multiply(_Multiplication):
-    """Multiplication with running sums, exactly as published.
+    """A multiplication with running sums, exactly as published.
 
     A step is a partial product with its +, or a running sum with its brackets.
     """
@@ -92,10 +92,10 @@ class Multiply(_Multiplication):
 
 @dataclass(frozen=True)
 class MultiplyTree(_Multiplication):
-    """Multiplication with a binary tree of sums: as many levels as ⌈log2 digits⌉, and they are known.
+    """A multiplication with a binary tree of sums. It has ⌈log2 digits⌉ levels, and they are known.
 
-    The partial products (level 1), then sums of neighbors, level by level; one left over passes up. The last sum is the
-    answer and no step.
+    The partial products have level 1. Each further level has the sums of neighbors; an unpaired number moves up a
+    level. The last sum is the answer and not a step.
     """
 
     name: ClassVar[str] = "multiply-tree"

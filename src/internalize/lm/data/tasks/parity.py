@@ -1,8 +1,8 @@
 """k-parity as tokens: the paper's task in text.
 
-The question is n bits, the steps are the internal nodes of the parity tree but the root, bottom to top, each the XOR of
-its two children; the answer is the root (section 2.1). The secret set and the bits are drawn as for the paper's own model:
-one seed is one problem in both wings.
+The question is n bits. The steps are the internal nodes of the parity tree except the root, bottom to top, each the XOR
+of its two children. The answer is the root (section 2.1). The secret set and the bits are drawn as for the paper's own
+model, so a seed gives the same problem in both wings.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _MAX_N: Final = 100_000
 
 @dataclass(frozen=True)
 class Parity(Task):
-    """The parity of k secret ones of n bits. Levels are the heights of the nodes: 1 … log2 k − 1."""
+    """The parity of k secret bits out of n. Levels are the heights of the nodes: 1 … log2 k − 1."""
 
     n: int = 16
     k: int = 8
@@ -38,12 +38,12 @@ class Parity(Task):
 
     @property
     def questions(self) -> int:
-        """Every word of n bits."""
+        """The number of words of n bits."""
         return 2**self.n
 
     @cached_property
     def secret(self) -> tuple[int, ...]:
-        """The secret set, sorted: the places of the k smallest of n random words."""
+        """The secret set, sorted: the positions of the k smallest of n random words."""
         order: list[int] = words(self.seed, "secret", 0, self.n).argsort(kind="stable").tolist()
         return tuple(sorted(order[: self.k]))
 
@@ -54,13 +54,13 @@ class Parity(Task):
 
     @property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Two of each node, the root last: secret bits, then nodes of the level below, in their order."""
+        """The two children of each node, the root last. They are secret bits, or nodes of the level below."""
         nodes = range(self.n, self.n + self.k - 2)
         below = (*self.secret, *nodes)
         return tuple(zip(below[0::2], below[1::2], strict=True))
 
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
-        """Examples ``start`` … ``start + count − 1`` of a stream."""
+        """Return examples ``start`` … ``start + count − 1`` of a stream."""
         import numpy as np
 
         row = -(-self.n // _WORD_BITS)
