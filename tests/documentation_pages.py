@@ -1,4 +1,4 @@
-"""What users read, README and docs, and the code that is in it."""
+"""The pages that users read, README and docs, and the code in them."""
 
 import re
 import shlex
@@ -12,13 +12,8 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
-def python_blocks(page: Path) -> list[str]:
-    """Return the blocks of Python."""
-    return [code for code, _ in python_blocks_and_output(page)]
-
-
 def python_blocks_and_output(page: Path) -> list[tuple[str, str]]:
-    """Return the blocks of Python, each with the block of text that directly follows it: what it prints. Empty if none does."""
+    """Return the blocks of Python, each with the block of text that directly follows it as its output, or ""."""
     blocks = [*_FENCED.finditer(page.read_text(encoding="utf-8"))]
     found: list[tuple[str, str]] = []
     for block, following in zip_longest(blocks, blocks[1:]):
@@ -29,7 +24,7 @@ def python_blocks_and_output(page: Path) -> list[tuple[str, str]]:
 
 
 def command_lines(markdown: str) -> list[str]:
-    """Everything that is typed into a shell: lines of blocks without a language, indented or fenced, and code within prose."""
+    """Return everything that is typed into a shell: lines of blocks without a language and code within prose."""
     fenced = [code for language, code in _FENCED.findall(markdown) if not language]
     prose = _FENCED.sub("", markdown)
     indented = re.findall(r"^(?: {4}.*\n)+", prose, re.MULTILINE)
@@ -38,7 +33,9 @@ def command_lines(markdown: str) -> list[str]:
 
 
 def commands(markdown: str, program: str = "internalize") -> list[tuple[list[str], int]]:
-    """The words after the program's name, of every line that begins with it, and the status that a comment promises."""
+    """Return the words after the program's name of every line that begins with it, and the exit status that its
+    comment states.
+    """
     found: list[tuple[list[str], int]] = []
     for line in command_lines(markdown):
         if line.startswith(f"{program} "):

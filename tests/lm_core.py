@@ -1,4 +1,4 @@
-"""What the tests of the lm wing's core share: chains of plain numbers, what hypothesis draws of them."""
+"""Chains of plain numbers and hypothesis strategies, for tests of the lm wing's core."""
 
 from itertools import accumulate
 
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from internalize.lm.options import LM_METHODS, CurriculumOptions
 from internalize.lm.stages.chains import Chain
 
-PROMPT, ANSWER, SLOT = (1, 2, 3), (4, 5, 6), 0  # separators: the last of the prompt, the first of the answer
-FIRST = 100  # token 0 of a chain's steps; the others count on
+PROMPT, ANSWER, SLOT = (1, 2, 3), (4, 5, 6), 0  # the last of the prompt and the first of the answer are separators
+FIRST = 100  # the first token of a chain's steps
 
 
 def chain(*lengths: int, levels: tuple[int, ...] | None = None, first: int = FIRST) -> Chain:
-    """A chain with steps of so many tokens, all of them different: 100, 101, …"""
+    """Return a chain whose steps have these lengths in tokens; all tokens differ: 100, 101, …"""
     ends = list(accumulate(lengths, initial=first))
     units = tuple(tuple(range(end - length, end)) for end, length in zip(ends[1:], lengths, strict=True))
     return Chain(PROMPT, units, levels, ANSWER)
@@ -20,7 +20,7 @@ def chain(*lengths: int, levels: tuple[int, ...] | None = None, first: int = FIR
 
 @st.composite
 def chains(draw: st.DrawFn, with_levels: bool) -> Chain:
-    """A chain of up to eight steps of up to three tokens."""
+    """Draw a chain of up to eight steps of up to three tokens."""
     lengths = draw(st.lists(st.integers(1, 3), max_size=8))
     levels = None
     if with_levels:
@@ -30,13 +30,13 @@ def chains(draw: st.DrawFn, with_levels: bool) -> Chain:
 
 @st.composite
 def data_sets(draw: st.DrawFn) -> list[Chain]:
-    """Chains of one data set: either all have levels or none has."""
+    """Draw the chains of one data set: all have levels, or none has."""
     return draw(st.lists(chains(draw(st.booleans())), min_size=1, max_size=6))
 
 
 @st.composite
 def curricula(draw: st.DrawFn) -> CurriculumOptions:
-    """Any method, with any of the options that it takes."""
+    """Draw any method with any of its options."""
     method = draw(st.sampled_from(LM_METHODS))
     padded = draw(st.booleans())
     linear = method in ("icot", "icot-steps")
@@ -55,4 +55,4 @@ def curricula(draw: st.DrawFn) -> CurriculumOptions:
 
 
 chances = st.lists(st.floats(0, 1, exclude_max=True), min_size=12, max_size=12)
-"""Four, and one for each of the steps of scattered replay."""
+"""Random numbers of one example: four, and one per step for scattered replay."""

@@ -30,7 +30,7 @@ CURRICULA = {
 
 
 def ragged() -> list[Example]:
-    """Questions and chains of different lengths."""
+    """Return examples whose questions and chains differ in length."""
     draw = random.Random(0)
 
     def pick(letters: str, least: int, most: int) -> list[str]:
@@ -48,6 +48,7 @@ CHAINS = TEXT.chains(EXAMPLES)
 
 
 def make(name: str, **changes: Any) -> Any:
+    """Return a small random model of an architecture, in evaluation mode."""
     kind, options = ARCHITECTURES[name]
     torch.manual_seed(0)
     special = {"bos_token_id": None, "eos_token_id": TEXT.end, "pad_token_id": TEXT.pad, "loss_type": "ForCausalLM"}
@@ -57,4 +58,5 @@ def make(name: str, **changes: Any) -> Any:
 
 
 def measured(options: CurriculumOptions) -> TextStages:
+    """Return the stages of `CHAINS` under a curriculum."""
     return TextStages.measure(options, CHAINS, TEXT.slot)

@@ -1,6 +1,7 @@
-"""Shared by the tests of `lm train`: tiny options, and what a run came to."""
+"""Tiny options of `lm train`, command lines, and functions that read or change a run."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ TINY = LmTrainOptions(
 
 
 def untrained(folder: Path, **changes: Any) -> Path:
-    """A model folder as `lm train` writes it, with weights that know nothing."""
+    """Write a model folder as `lm train` does, with random weights."""
     options = replace(TINY, **changes)
     work = Internalization(options)
     work.save(folder, make_model(options, work.config, 0))
@@ -39,6 +40,7 @@ def untrained(folder: Path, **changes: Any) -> Path:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Load the weights of a run's model."""
     return load_file(folder / "model" / "model.safetensors")
 
 
@@ -47,13 +49,23 @@ def assert_same_weights(first: Path, second: Path, atol: float = 0) -> None:
 
 
 def forget_digests(folder: Path) -> None:
-    """What whoever trains on a model in its place is told to do."""
+    """Remove the digests of the weights, as the documentation tells a user who trains a model further in place."""
     path = folder / "internalize.json"
     path.write_text(json.dumps({key: own for key, own in json.loads(path.read_text()).items() if key != "weights"}))
 
 
+class HostilePickle:
+    """An object that makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.folder,)
+
+
 def words(options: LmTrainOptions | TrainOptions | SolveOptions, out: Path | str, *more: str) -> list[str]:
-    """The command line of the options that differ from the default, those of the parity wing included."""
+    """Return the command line of a run: the options, of either wing, that differ from the default."""
     kinds = {LmTrainOptions: ("lm", "train"), TrainOptions: ("train",), SolveOptions: ("solve",)}
     argv = [*kinds[type(options)], "--out", str(out), *more]
     default = type(options)()
@@ -64,7 +76,7 @@ def words(options: LmTrainOptions | TrainOptions | SolveOptions, out: Path | str
 
 
 def content(run: Run) -> tuple[dict[str, bytes], list[dict[str, Any]], dict[str, Any]]:
-    """All of a run but its times."""
+    """Return the model files, metrics and result of a run, without times."""
     metrics = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
     result = {key: value for key, value in run.result.items() if key != "seconds"}
     kept = {path.name: path / "model.safetensors" for path in (run.path / "model", *(run.path / "stages").glob("*"))}

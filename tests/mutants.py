@@ -1,6 +1,6 @@
 """Broken models, each with the certificate that must catch it. `make mutants` prints the table.
 
-A mutant is the sound world (Algorithm 1 at n = 8, k = 4 and at n = 30, k = 16) with one thing wrong.
+Each mutant is the sound world (Algorithm 1 at n = 8, k = 4 and at n = 30, k = 16) with one fault.
 """
 
 import sys
@@ -24,7 +24,7 @@ Mutate = Callable[[World], World]
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is wrong, the certificate that says so, and how to make it."""
+    """One fault: its name, the certificate that must catch it, and the function that makes it."""
 
     name: str
     caught_by: str
@@ -51,7 +51,7 @@ def seeing(world: World, extra: Callable[[int, int], bool]) -> World:
 
 
 def with_weights(change: Callable[[World, list[Tensor]], None]) -> Mutate:
-    """Other weights, from the stage in which their layer is trained on."""
+    """Return a mutation that changes the weights, from the stage that trains their layer on."""
 
     def mutate(world: World) -> World:
         def changed(weights: tuple[Tensor, ...], stage: int) -> tuple[Tensor, ...]:
@@ -71,7 +71,9 @@ def swapped_children(world: World, W: list[Tensor]) -> None:
 
 
 def with_logits(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Mutate:
-    """Other logits of a child of the first node, and of an input bit that no node depends on."""
+    """Return a mutation that changes two logits of the first node: of a child, and of an input bit that no node
+    depends on.
+    """
 
     def mutate(world: World, W: list[Tensor]) -> None:
         stranger = next(j for j in range(world.tree.n) if j not in world.tree.secret)
@@ -167,7 +169,7 @@ MUTANTS = (
     Mutant("block shift applied twice", "propagation", lambda world: replace(world, shift=2 * world.shift)),
     Mutant("φ with the wrong sign", "link", wrong_sign),
     Mutant("φ with a slope at 0", "link", sloped),
-    # a tenth of the root's own token is carried over
+    # carries a tenth of the root's own token over
     Mutant("a shown CoT token leaking into the root", "evaluation", lambda w: with_gate(w, -1, -1, 0.9)),
     Mutant("padding by 1 instead of 0", "hidden-states", lambda world: replace(world, pad_value=1.0)),
     Mutant("loss that counts an unread level", "loss", counting_hidden),
@@ -184,12 +186,12 @@ MUTANTS = (
 
 @cache
 def sound_world(n: int, k: int) -> World:
-    """Algorithm 1 with its defaults."""
+    """Run Algorithm 1 with its defaults and return its world."""
     return World.of_solve(SolveOptions(n=n, k=k))
 
 
 def main() -> int:
-    """Print what catches each mutant; 1 if one is not caught by its certificate, or the sound model by any."""
+    """Print what catches each mutant. Return 1 if a mutant is missed, or if the sound model violates a certificate."""
     torch.set_num_threads(1)
     quick = [name for name in STATEMENTS if name not in ("barrier", "theorem-probability")]
     missed = 0

@@ -1,4 +1,4 @@
-"""Jobs for the tests of pool.py that train nothing, so that they begin at once. No torch in here."""
+"""Jobs that train nothing, for tests of `pool.py`. Without torch they begin at once."""
 
 import ctypes
 import os
@@ -17,7 +17,9 @@ from internalize.parallel.pool import ReportProgress
 
 @dataclass(frozen=True)
 class Pretend:
-    """What a job does, by its number: 1 is killed, 2 is refused, 3 goes on until it is stopped, 11 crashes, all others end."""
+    """A job that acts by its number: 1 is killed, 2 is refused, 3 runs until it is stopped, 11 crashes, all others
+    finish.
+    """
 
     number: int
     out: Path
@@ -51,22 +53,22 @@ class Pretend:
 
 
 def cannot_begin(pipe: Connection) -> None:
-    """A process that dies before it is ready."""
+    """Exit before the process is ready."""
     os._exit(5)
 
 
 def killed_early(pipe: Connection) -> None:
-    """A process that is killed before it is ready."""
+    """Kill the process before it is ready."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ended_by_a_library(pipe: Connection) -> None:
-    """A process that a library ends, as OpenMP does."""
+    """End the process as a library does, for example OpenMP."""
     end_with(MACHINE)
     ctypes.CDLL(None).exit(1)
 
 
 def killed_at_the_exit(pipe: Connection) -> None:
-    """A process that does its jobs and is killed when there is none left."""
+    """Do all jobs, then kill the process."""
     pool._work(pipe)
     os.kill(os.getpid(), signal.SIGKILL)

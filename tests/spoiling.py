@@ -1,4 +1,4 @@
-"""JSON values with one part that is wrong."""
+"""JSON values of which one part is wrong."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -7,14 +7,11 @@ WRONG: Final = (None, True, -1, 0, 10**400, 1e308, "", "$\\frac{$", "x" * 100_00
 
 
 def spoiled(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a JSON value with one part replaced by something else, or without it, and where that was."""
+    """Yield copies of a JSON value in which one part is replaced or left out, each with the place of that part."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in list(parts):
-        without = (
-            {name: own for name, own in parts if name != key}
-            if isinstance(value, dict)
-            else value[:key] + value[key + 1 :]
-        )
+        without = value.copy()
+        del without[key]
         yield f".{key} left out", without
         for wrong, inner in [*((repr(wrong)[:20], wrong) for wrong in WRONG), *spoiled(part)]:
             changed = value.copy()

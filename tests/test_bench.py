@@ -199,7 +199,7 @@ def test_kept_repeats_are_used_or_refused_in_one_line(tmp_path: Path):
     assert used > 5
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{path} is no file"):
+    with pytest.raises(InputError, match=f"{path} is not a file"):
         bench([own], tmp_path, asked={"seed": 0}, repeats=3, resume=True)
 
 

@@ -118,7 +118,7 @@ def test_out_of_another_run(tmp_path: Path):
     command = f"{TINY} --out {tmp_path / 'run'}"
     call(command)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    refused(command, "finished already; add --resume")
+    refused(command, "is already finished; add --resume")
     refused(f"{command} --resume --seed 1", "holds another run")
     refused(f"{command} --seeds 0:2", "is a run folder itself")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -140,7 +140,7 @@ def test_truncated_checkpoint(tmp_path: Path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_module, "Interruptible", AtOnce)
         said = call(f"{TINY} --out {tmp_path}", cli.INTERRUPTED)
-    assert "interrupted, and saved up to here; --resume goes on" in said.err
+    assert "interrupted, and saved up to here; --resume continues" in said.err
     (tensors,) = (tmp_path / "checkpoint").glob("*.safetensors")
     place, whole = tensors.with_suffix(".json"), tensors.read_bytes()
     good = json.loads(place.read_text())

@@ -56,7 +56,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     for text in ("icot/seed-0  stage 1/", "algorithm-1/icot/seed-0  B="):
         before = written(out)
-        with pytest.raises(Interrupted, match=f"with --out {out} --resume goes on"):
+        with pytest.raises(Interrupted, match=f"with --out {out} --resume continues"):
             compare(TINY, RunFolders(out, resume=bool(before), runner=Runner(1, report=stop_at(text))))
         assert before.items() < written(out).items()
         assert not (out / "rows.json").exists()
@@ -116,7 +116,7 @@ def test_rows_of_algorithm_1(out: Path):
 
 def test_finished_is_never_made_again(out: Path):
     before = written(out)
-    refused(f"{COMMAND} --out {out}", "this run is finished already; add --resume")
+    refused(f"{COMMAND} --out {out}", "this run is already finished; add --resume")
     said = call(f"{COMMAND} --out {out} --resume --json")
     found = json.loads(said.out)
     assert set(found) == {"rows", "failed", "out"}

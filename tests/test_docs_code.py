@@ -10,7 +10,7 @@ from internalize.commands.cli import main, parse
 from internalize.errors import InputError
 from internalize.lm.data.tasks import get_task, is_task
 from internalize.parity.certificates import STATEMENTS
-from tests.documentation_pages import BY_NAME, PAGES, ROOT, commands, python_blocks, python_blocks_and_output
+from tests.documentation_pages import BY_NAME, PAGES, ROOT, commands, python_blocks_and_output
 from tests.faults.line_strategies import commands as options_of_commands
 
 BLOCKS = {
@@ -65,7 +65,7 @@ def test_there_are_blocks_and_commands_to_check():
     """Of every kind, and on every page that has any: what is searched for is what is there."""
     for page in PAGES:
         markdown = page.read_text(encoding="utf-8")
-        assert len(python_blocks(page)) == markdown.count("```python"), page
+        assert len(python_blocks_and_output(page)) == markdown.count("```python"), page
         typed = re.findall(r"^(?: {4})?internalize ", markdown, re.MULTILINE)
         assert len(commands(markdown)) >= len(typed), page
     assert len(BLOCKS) > 10

@@ -24,7 +24,7 @@ from internalize.parity.algorithm1.counting import counted_gradient, counting_bo
 from internalize.parity.algorithm1.recovery import off_child_share, recovered_weights
 from internalize.parity.algorithm1.streaming import Samples, all_gradients, gradient_at_zero
 from internalize.parity.theory.freezing import off_child_mass
-from tests.strategies import randomised
+from tests.strategies import randomized
 
 COSINE = get_link("cosine")
 
@@ -124,7 +124,7 @@ def test_a_stage_is_the_curriculums(name: str, tree: ParityTree, method: Method)
     sequence = add_trace(tree, draw_bits(tree.n, 3, 1000, 300, dtype=torch.float64))
     for stage in parity_stages(tree.levels, Curriculum(method)):
         top, hidden = stage.layers - 1, stage.supervised[0] - tree.levels.nodes(stage.layers).start
-        model = randomised(LevelTransformer(tree.n, tree.k, link, dtype=torch.float64))
+        model = randomized(LevelTransformer(tree.n, tree.k, link, dtype=torch.float64))
         wanted: list[torch.Tensor] = []
         for scale in (1.0, 0.0):
             model.W[top].data *= scale

@@ -154,7 +154,7 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     before = written(out)
     assert len(before) == 4
 
-    with pytest.raises(InputError, match="this run is finished already; add --resume"):
+    with pytest.raises(InputError, match="this run is already finished; add --resume"):
         command()
     with pytest.raises(InputError, match="seed-3 holds another run: its lr is 0.001, not 0.01"):
         replace(command, options=replace(options, lr=0.01), resume=True)()
@@ -188,7 +188,7 @@ def test_stopped_and_continued(tmp_path: Path):
     def again(report: Any = lambda *_: None) -> Any:
         return compare(long, ["cot"], range(2), ["steps"], out=out, resume=True, report=report)
 
-    with pytest.raises(Interrupted, match=f"the same command with --out {out} --resume goes on"):
+    with pytest.raises(Interrupted, match=f"the same command with --out {out} --resume continues"):
         again(lambda done, total, seen: signal.raise_signal(signal.SIGINT) if done == 42 else None)
     before = written(out)
     assert [path.name for path in before] == ["seed-0"]

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
         ('{"version": 9}', "has version 9"),
-        ('{"version": 1}', "internalize.json: it has no 'method'"),
+        ('{"version": 1}', "internalize.json has no 'method'"),
         ('{"version": 1, "curriculum": 3}', "internalize.json: expected `object`, got `int`"),
     ],
 )

@@ -247,7 +247,7 @@ def test_a_tokenizer_of_another_version_is_checked_too(folder: Path):
         ({"stage_slots": [0]}, "2 stages and 1 slot counts"),
         ({"weights": [1]}, "weights: expected `object | null`, got `array`"),
         ({"curriculum": 3}, "expected `object`, got `int`"),
-        ({"curriculum": {}}, "it has no 'method'"),
+        ({"curriculum": {}}, "has no 'method'"),
     ],
 )
 def test_a_prompt_file_of_other_types(values: dict[str, Any], reason: str, folder: Path):

@@ -127,7 +127,7 @@ def test_a_line_of_exactly_the_limit_is_read(tmp_path: Path):
 def test_no_file_no_examples(tmp_path: Path, name: str):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match=r"cannot read .*: No such file|is no file, but a folder|is empty"):
+    with pytest.raises(InputError, match=r"cannot read .*: No such file|is not a file but a folder|is empty"):
         read_examples(tmp_path / name)
     (tmp_path / "empty.txt").write_text("a\n")
     with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):  # though it may be skipped
@@ -201,7 +201,7 @@ def test_pipes_and_devices_are_refused(tmp_path: Path, name: str):
     path = tmp_path / name
     if name == "fifo":
         os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{name} is no file, but a link to nowhere, or a device"):
+    with pytest.raises(InputError, match=f"{name} is not a file but a broken link or a device"):
         read_examples(path)
 
 

@@ -37,7 +37,7 @@ def test_ctrl_c_saves_and_resumes(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume goes on"
+    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume continues"
     assert whole_checkpoints(out / "checkpoint")
     assert not Run(out).finished
     train(options, 0, Run(out), resume=True)

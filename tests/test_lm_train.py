@@ -339,7 +339,7 @@ def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        (["--batch", "10", "--accumulate", "4"], "batch=10 cannot be cut into accumulate=4"),
+        (["--batch", "10", "--accumulate", "4"], "batch=10 cannot be split into accumulate=4"),
         (["--model", "./nowhere-at-all"], "./nowhere-at-all"),
         (["--data", "parity:n=4,k=8"], "n=4"),
         (["--data", "./missing.txt"], "missing.txt"),
@@ -348,7 +348,7 @@ def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
         (["--method", "icot", "--side", "right"], "needs --removal delete"),
         (["--removal", "delete", "--hidden-loss", "0.5"], "deletion leaves no slots"),
         (["--method", "cot", "--smoothing", "4"], "cot hides none"),
-        (["--method", "adaptive", "--advance", "steps"], "advance=steps does not go with adaptive"),
+        (["--method", "adaptive", "--advance", "steps"], "advance=steps does not work with adaptive"),
         (["--method", "adaptive", "--cutoff", "3"], "adaptive has its own removal"),
         (["--patience", "0"], "patience=0 must be at least 1"),
         (["--device", "cpu:0"], "CUDA_VISIBLE_DEVICES"),

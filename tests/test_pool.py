@@ -155,7 +155,7 @@ def test_a_process_that_somebody_else_stops_loses_no_other_job(tmp_path: Path):
 
     jobs = [Pretend(number, tmp_path) for number in (3, 5, 6)]
     (lost,) = run_all(JobTracker(jobs, report, lambda job, reason: None), 2, "again", attempts=3)
-    assert (lost.job.number, lost.reason) == (3, "its process was stopped by somebody else")
+    assert (lost.job.number, lost.reason) == (3, "its process was stopped by another process")
     assert (tmp_path / "job-3" / "saved").exists()
     assert all((tmp_path / f"job-{number}" / "done").exists() for number in (5, 6))
 

@@ -15,21 +15,11 @@ import pytest
 
 from internalize import InputError
 from internalize.commands import cli
-from internalize.parity.adamw.train import train
-from internalize.parity.options import TrainOptions
 from internalize.storage.files import load_tensors
 from internalize.storage.runs import Run, list_runs
 from tests.faults.harness import ask, complaints
 from tests.lm_runs import words as command_line
-
-TINY = TrainOptions(n=4, k=2, steps=2, eval_samples=50)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    run = Run(tmp_path / "runs" / "one")
-    train(TINY, [0], [run])
-    return run
+from tests.tiny import SMALLEST
 
 
 def test_a_folder_whose_name_is_not_utf8_does_not_hide_the_others(run: Run, capsys: pytest.CaptureFixture[str]):
@@ -115,7 +105,7 @@ def test_a_path_that_is_not_utf8_is_refused(line: str, run: Run, monkeypatch: py
 
 
 def test_an_option_that_no_file_could_hold_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match="is not UTF-8, and .*config.json would have to hold it"):
+    with pytest.raises(InputError, match="is not UTF-8, so it cannot be written to .*config.json"):
         Run(tmp_path / "new").check("certify", {"run": os.fsdecode(b"caf\xe9")}, resume=False)
 
 
@@ -164,7 +154,7 @@ def test_safetensors_of_others(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "weights.safetensors"])
 def test_a_pipe_or_a_file_without_end_is_refused(run: Run, name: str):
-    argv = [*command_line(TINY, run.path), "--resume"]
+    argv = [*command_line(SMALLEST, run.path), "--resume"]
     path = run.path / name
     for make in (os.mkfifo, _without_end):
         path.unlink()
@@ -182,7 +172,7 @@ def _without_end(path: Path) -> None:
 @pytest.mark.parametrize(("soft", "hard", "status"), [(60, 150, 2), (60, 1024, 0)])
 def test_more_runs_than_open_files(tmp_path: Path, soft: int, hard: int, status: int):
     """Refused with the number and the limit before a folder is made, or done once the limit is raised as far as it may be."""
-    argv = command_line(replace(TINY, steps=0), tmp_path / "runs", "--seeds", "0:200")
+    argv = command_line(replace(SMALLEST, steps=0), tmp_path / "runs", "--seeds", "0:200")
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
     code += f"import sys; from internalize.commands.cli import main; sys.exit(main({argv}))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

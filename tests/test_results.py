@@ -119,7 +119,7 @@ def test_full_stops_with_the_command_that_fails(tmp_path: Path, monkeypatch):
         full(monkeypatch, tmp_path, lambda: 2)
 
     def interrupted() -> int:
-        raise Interrupted("the same command with --out full/phase --resume goes on")
+        raise Interrupted("the same command with --out full/phase --resume continues")
 
-    with pytest.raises(Interrupted, match="^the same command goes on$"):
+    with pytest.raises(Interrupted, match="^the same command continues$"):
         full(monkeypatch, tmp_path, interrupted)

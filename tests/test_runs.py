@@ -17,19 +17,11 @@ from internalize.parity.adamw.train import train
 from internalize.parity.options import TrainOptions
 from internalize.storage.files import load_tensors, read_json, save_tensors, write_atomically, write_json
 from internalize.storage.runs import Run, find_runs, list_runs
-
-TINY = TrainOptions(n=4, k=2, steps=2, eval_samples=50)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    run = Run(tmp_path / "runs" / "one")
-    train(TINY, [0], [run])
-    return run
+from tests.tiny import SMALLEST
 
 
 def test_list_and_filter(run: Run):
-    train(TINY, [1], [Run(run.path.parent / "two")])
+    train(SMALLEST, [1], [Run(run.path.parent / "two")])
     unfinished = Run(run.path.parent / "three")
     with unfinished.locked():
         unfinished.begin("train", {"n": 4, "seed": 9})
@@ -71,27 +63,27 @@ def _try_to_lock(path: Path) -> str:
 def test_other_runs_and_other_files_are_left_alone(run: Run, tmp_path: Path):
     before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     for options, resume, words in [
-        (TINY, False, "finished already"),
+        (SMALLEST, False, "finished already"),
         (TrainOptions(n=5, k=2, steps=2, eval_samples=50), True, "its n is 4, not 5"),
     ]:
         with pytest.raises(InputError, match=words):
             train(options, [0], [run], resume=resume)
     with pytest.raises(InputError, match="its secret is|its seed is"):
-        train(TINY, [1], [run], resume=True)
+        train(SMALLEST, [1], [run], resume=True)
     assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 
     stranger = tmp_path / "mine"
     stranger.mkdir()
     (stranger / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"holds 'thesis.tex'"):
-        train(TINY, [0], [Run(stranger)])
+        train(SMALLEST, [0], [Run(stranger)])
     hidden = stranger / "sub" / ".deep.tmp"
     hidden.parent.mkdir()
     for path in (stranger / ".important.tmp", hidden):
         path.write_text("mine")
     before = sorted(stranger.rglob("*"))
     with pytest.raises(InputError, match="is not a run folder and holds"):
-        train(TINY, [0], [Run(stranger)])
+        train(SMALLEST, [0], [Run(stranger)])
     assert sorted(stranger.rglob("*")) == before  # not even a lock
 
 
@@ -101,7 +93,7 @@ def test_unfinished_folder_of_a_killed_start_is_taken(tmp_path: Path):
     with run.locked():
         write_json(run.path / "env.json", {})
         (run.path / ".config.json.123.tmp").write_text("{")
-    train(TINY, [0], [run])
+    train(SMALLEST, [0], [run])
     assert run.finished
 
 
@@ -207,7 +199,7 @@ def test_damaged_tensors(tmp_path: Path):
 )
 def test_odd_configs_do_not_break_the_list(run: Run, key: str, value: object, listed: bool):
     """Wrong types are named in the column `broken`; a number that is too large for a column is shown as text."""
-    train(TINY, [1], [Run(run.path.parent / "two")])
+    train(SMALLEST, [1], [Run(run.path.parent / "two")])
     config = json.loads((run.path / "config.json").read_text())
     (run.path / "config.json").write_text(json.dumps({**config, key: value}))
     frame = list_runs(run.path.parent)
@@ -219,9 +211,9 @@ def test_all_or_none_of_several_runs(run: Run):
     """With one of three finished, the three are refused and the other two folders are not even made."""
     parent = run.path.parent
     with pytest.raises(InputError, match="finished already"):
-        train(TINY, [5, 0, 6], [Run(parent / "five"), run, Run(parent / "six")])
+        train(SMALLEST, [5, 0, 6], [Run(parent / "five"), run, Run(parent / "six")])
     assert [path.name for path in parent.iterdir()] == ["one"]
-    (done, *_) = train(TINY, [0, 5], [run, Run(parent / "five")], resume=True)
+    (done, *_) = train(SMALLEST, [0, 5], [run, Run(parent / "five")], resume=True)
     assert done == run.result
 
 
@@ -233,9 +225,9 @@ def test_a_run_from_before_an_option_goes_on(run: Run):
     }
     (run.path / "config.json").write_text(json.dumps(old))
     assert run.config == whole
-    assert train(TINY, [0], [run], resume=True) == [run.result]
+    assert train(SMALLEST, [0], [run], resume=True) == [run.result]
     with pytest.raises(InputError, match="holds another run"):
-        train(replace(TINY, value="learned"), [0], [run], resume=True)
+        train(replace(SMALLEST, value="learned"), [0], [run], resume=True)
 
 
 def test_finished_runs_are_checked_before_they_are_shown(run: Run):
@@ -255,9 +247,9 @@ def test_finished_runs_are_checked_before_they_are_shown(run: Run):
         whole = (run.path / name).read_bytes()
         (run.path / name).write_bytes(content)
         with pytest.raises(InputError, match=words):
-            train(TINY, [0], [run], resume=True)
+            train(SMALLEST, [0], [run], resume=True)
         (run.path / name).write_bytes(whole)
-    train(TINY, [0], [run], resume=True)
+    train(SMALLEST, [0], [run], resume=True)
 
 
 def test_metrics_with_a_half_written_last_line(run: Run):

@@ -68,7 +68,7 @@ def test_folder_and_json(tmp_path: Path):
 def test_finished_runs_are_shown_and_others_refused(tmp_path: Path):
     command = f"{SMALL} --out {tmp_path / 'run'}"
     call(command)
-    refused(command, "finished already; add --resume")
+    refused(command, "is already finished; add --resume")
     assert ask(f"{command} --resume") == Run(tmp_path / "run").result
     refused(f"{command} --resume --K 20", "its K is None, not 20.0")
     refused(f"{command} --seeds 0:2", "is a run folder itself")

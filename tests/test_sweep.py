@@ -85,7 +85,7 @@ def test_larger_grids_only_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(CellJob, "run", counted)
     run(tmp_path, ["n=8", "k=4", "samples=60"], range(2))
-    with pytest.raises(InputError, match="was begun already; add --resume"):
+    with pytest.raises(InputError, match="has already started; add --resume"):
         run(tmp_path, ["n=8", "k=4", "samples=60"], range(3))
     before = read_cells(tmp_path)
     assert run(tmp_path, ["n=8", "k=4", "samples=60,70", "K=default,20"], range(3), resume=True)["done"] == 12
@@ -213,7 +213,7 @@ def test_parts_with_odd_names(store: Path, name: str):
     for argv in reading(store):
         answer = ask(argv)
         assert answer.status == 2, answer
-        assert "has not the name of a part" in answer.err
+        assert "is not named like a part" in answer.err
     (store / "cells" / name).rename(store / "cells" / f"copy-of-{name}")
     assert read_cells(store).equals(before)
 
@@ -273,7 +273,7 @@ def test_pipes_in_a_store(store: Path):
         os.mkfifo(store / name)
         answer = ask(["sweep", "show", str(store)])
         assert answer.status == 2
-        assert "is no file" in answer.err
+        assert "is not a file" in answer.err
         (store / name).unlink()
         (store / name).write_bytes(whole)
     (store / "sweep.json").write_text('{"version": 1, "kind": "compare"}')
@@ -304,7 +304,7 @@ def test_interrupted(tmp_path: Path):
         if done == 5:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=rf"--out {tmp_path} --resume goes on"):
+    with pytest.raises(Interrupted, match=rf"--out {tmp_path} --resume continues"):
         run(tmp_path, GRID, range(20), report=interrupt)
     assert read_cells(tmp_path).height == 5
     assert re.search(r"^\S+ cells/s  n=\d+ k=4 seed \d+  ended$", seen[-1])

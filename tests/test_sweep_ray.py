@@ -56,7 +56,7 @@ def test_interrupted_and_resumed(tmp_path: Path, address: str):
             signal.raise_signal(signal.SIGTERM)
 
     on_ray = Runner(1, "ray", address, 3)
-    with pytest.raises(Interrupted, match="--resume goes on"):
+    with pytest.raises(Interrupted, match="--resume continues"):
         run(tmp_path, GRID, range(3), runner=on_ray, report=interrupt)
     assert 3 <= read_cells(tmp_path).height < 12
     assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12

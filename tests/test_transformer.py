@@ -44,7 +44,7 @@ from internalize.parity.model.metrics import layer_attention
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.model.weights import full_weights
 from internalize.parity.task.data import draw_sequences
-from tests.strategies import randomised, seeds, trees
+from tests.strategies import randomized, seeds, trees
 
 links = st.sampled_from([COSINE, QUARTIC])
 methods = st.sampled_from(["none", "cot", "icot", "log-icot"])
@@ -55,7 +55,7 @@ def close(found: Tensor | None, expected: Tensor | None) -> None:
 
 
 def random_level_model(tree: ParityTree, link: Link, seed: int) -> LevelTransformer:
-    return randomised(LevelTransformer(tree.n, tree.k, link, dtype=torch.float64), seed)
+    return randomized(LevelTransformer(tree.n, tree.k, link, dtype=torch.float64), seed)
 
 
 def leaves(model: LevelTransformer) -> list[Tensor]:
@@ -115,7 +115,7 @@ def test_block_form_is_literal_for_any_mask_and_gates(gates, tree: ParityTree, l
     if isinstance(asked, str):
         g = named_gates(gates, tree.levels)
     block = BlockTransformer(tree.n, tree.k, mask, asked, link, dtype=torch.float64)  # type: ignore[arg-type]
-    randomised(block, seed)
+    randomized(block, seed)
     reference = LiteralTransformer(tree.levels, link, visible, g)
     D = inference_input(draw_bits(tree.n, seed, 0, 4, dtype=torch.float64), tree.T)
     W = [p.detach().clone().requires_grad_() for p in block.W]
@@ -133,7 +133,7 @@ def test_block_form_is_literal_for_any_mask_and_gates(gates, tree: ParityTree, l
 @given(trees(), links, st.integers(1, 3), seeds)
 def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int):
     """A leading dimension of runs computes what each run computes alone, with shared data and with its own."""
-    together = randomised(LevelTransformer(tree.n, tree.k, link, runs=(runs,), dtype=torch.float64), seed)
+    together = randomized(LevelTransformer(tree.n, tree.k, link, runs=(runs,), dtype=torch.float64), seed)
     own = torch.stack([sample(tree, run) for run in range(runs)])
     for data in (own, own[0]):
         output = together(data)
@@ -159,7 +159,7 @@ def test_lemma_and_corollary(tree: ParityTree, link: Link, seed: int):
 @given(trees(), links, seeds)
 def test_cot_model(tree: ParityTree, link: Link, seed: int):
     """One layer with gate 1 on the nodes, as the literal model has it; generation by node and by level agree."""
-    model = randomised(CoTTransformer(tree.n, tree.k, link, dtype=torch.float64), seed)
+    model = randomized(CoTTransformer(tree.n, tree.k, link, dtype=torch.float64), seed)
     gates = torch.zeros(1, tree.T, dtype=torch.float64)
     gates[:, tree.n :] = 1.0
     reference = LiteralTransformer(tree.levels, link, gates=gates)
@@ -250,7 +250,7 @@ def test_mistakes_are_named(make, words: str):
 def test_by_hand_as_by_autograd(method: Method, link: str):
     """Every stage, also those that supervise a part of a level; other batches in between leave nothing behind."""
     trees = [ParityTree.draw(10, 8, seed) for seed in range(3)]
-    model = randomised(LevelTransformer(10, 8, get_link(link), (3,), torch.float64))
+    model = randomized(LevelTransformer(10, 8, get_link(link), (3,), torch.float64))
     by_hand = LevelGradients(model)
     for number, stage in enumerate(parity_stages(trees[0].levels, Curriculum(method))):
         B = 40 + 7 * (number % 2)

@@ -1,4 +1,4 @@
-"""Runs small enough for every test: n = 8, k = 4, solved in a second."""
+"""Parity runs that are small enough for every test, and functions that stop, copy and change them."""
 
 import json
 import shutil
@@ -13,14 +13,17 @@ from internalize.parity.adamw.train import TrainProgress, train
 from internalize.parity.algorithm1.solve import SolveState
 from internalize.parity.options import TrainOptions
 from internalize.report import page as report
-from internalize.storage.runs import Run
+from internalize.storage.runs import Run, find_runs
 
 OPTIONS = TrainOptions(n=8, k=4, steps=120, batch=200, eval_every=20, eval_samples=200)
+"""Solved in a second."""
 SEEDS = (0, 1, 2)
+SMALLEST = TrainOptions(n=4, k=2, steps=2, eval_samples=50)
+"""For tests of files and commands: trained at once, not solved."""
 
 
 def stop_training(done: int) -> Callable[[TrainProgress], None]:
-    """What to pass as ``report`` so that training is stopped by SIGTERM after so many updates."""
+    """Return a `report` that stops training by SIGTERM after so many updates."""
 
     def report(now: TrainProgress) -> None:
         if now.done == done:
@@ -30,7 +33,7 @@ def stop_training(done: int) -> Callable[[TrainProgress], None]:
 
 
 def stop_solving(stage: int) -> Callable[[SolveState], None]:
-    """What to pass as ``on_stage`` so that Algorithm 1 is stopped by Ctrl-C after this stage."""
+    """Return an `on_stage` that stops Algorithm 1 by Ctrl-C after this stage."""
 
     def on_stage(state: SolveState) -> None:
         if len(state.records) == stage:
@@ -40,14 +43,14 @@ def stop_solving(stage: int) -> Callable[[SolveState], None]:
 
 
 def tiny_runs(folder: Path, options: TrainOptions = OPTIONS, seeds: tuple[int, ...] = SEEDS) -> list[Run]:
-    """Train one run a seed below the folder."""
+    """Train one run per seed below a folder."""
     runs = [Run(folder / f"seed-{seed}") for seed in seeds]
     train(options, seeds, runs, snapshots=seeds[:1])
     return runs
 
 
 def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True) -> Path:
-    """The page of these runs alone, without stored results, and perhaps without figures: they take seconds to draw."""
+    """Write the page of these runs alone, without stored results; without `figures` it takes no seconds to draw."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "parts", lambda full: [])
         if not figures:
@@ -55,18 +58,23 @@ def tiny_report(folder: Path, runs: Sequence[Run], *, figures: bool = True) -> P
         return report.write_report(folder, report.ReportInputs(runs), paper=OPTIONS).page
 
 
+def finish_times(out: Path) -> dict[Path, int]:
+    """Return when each finished run below a folder wrote its result: equal times show that nothing was trained again."""
+    return {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out) if run.finished}
+
+
 def copies(runs: list[Run], folder: Path) -> list[Run]:
-    """The same runs in folders of their own, to be doctored."""
+    """Copy runs, so that a test may change their files."""
     for run in runs:
         shutil.copytree(run.path, folder / run.path.name)
     return [Run(folder / run.path.name) for run in runs]
 
 
 def rewrite_metrics(run: Run, metrics: list[dict[str, Any]]) -> None:
-    """Other evaluations for a run."""
+    """Replace the evaluations of a run."""
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
 
 
 def rewrite_result(run: Run, **values: object) -> None:
-    """Other results for a run."""
+    """Replace values in the result of a run."""
     (run.path / "result.json").write_text(json.dumps({**run.result, **values}))
