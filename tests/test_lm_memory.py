@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ([*TRAIN, "--batch", HUGE, "--accumulate", HUGE], f"accumulate={HUGE}"),
         ([*TRAIN, "--eval-examples", HUGE], f"{HUGE} examples of parity:n=6"),
         ([*TRAIN, "--test-examples", HUGE], f"{HUGE} examples of parity:n=6"),
-        ([*TRAIN, "--steps", str(2**52), "--batch", str(2**20)], "must be below 2\^63 examples"),
+        ([*TRAIN, "--steps", str(2**52), "--batch", str(2**20)], r"must be below 2^63 examples"),
         ([*TRAIN, "--eval-every", "1" + "0" * 400], f"must be at most {2**53}"),
         ([*COMPARE, "--width", "1000000"], "width=1000000"),
         ([*COMPARE, "--batch", HUGE], f"batch={HUGE}"),

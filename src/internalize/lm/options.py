@@ -1,5 +1,6 @@
-"""What can be asked of the lm wing, as dataclasses: the Python API's argument, the command line and, resolved, the run's
-``config.json``. No torch here, so that ``--help`` is quick.
+"""Options of the lm wing: the argument of the Python API, the command line and, resolved, ``config.json``.
+
+This module does not import torch, so that ``--help`` is quick.
 """
 
 import math
@@ -17,32 +18,32 @@ LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
 MAX_LAYERS: Final = 10_000
-"""Of any model: making a layer takes about a millisecond, and ten times as many as the deepest published models is enough."""
+"""Largest number of layers of any model: ten times the deepest published ones. Making a layer takes about 1 ms."""
 _MOST: Final = 2**53
-"""Of anything that is counted: floating-point numbers count so far."""
+"""Largest number of anything that is counted. Floating-point numbers are exact up to here."""
 Replay = Literal["stages", "counts", "scattered"]
 ReplayOf = Literal["auto", Replay]
 
 
 @dataclass(frozen=True)
 class CurriculumOptions:
-    """How the steps of the chain of thought are removed from a text."""
+    """The removal of the chain's steps from a text."""
 
     TITLE: ClassVar = "Curriculum"
 
     method: LmMethod = "adaptive"
-    """Order in which the chain is hidden. adaptive: all of it at once; if that stalls, in smaller parts. log-icot: level by level
-    of the reasoning tree, or half of what remains where no levels are known. icot: token by token (Deng et al.). icot-steps:
-    step by step. doubling: 1, 2, 4, … tokens. cot: nothing is hidden. pause: no chain, but as many slots. none: no chain."""
+    """Order in which the chain is hidden. adaptive: all at once and, if that stalls, in smaller parts. log-icot: level
+    by level of the reasoning tree, or half of the rest if no levels are known. icot: token by token (Deng et al.).
+    icot-steps: step by step. doubling: 1, 2, 4, … tokens. cot: no step. pause: no chain, but slots. none: no chain."""
     levels: LevelSource = "auto"
-    """For log-icot and adaptive: where the levels of steps come from. given: from the data. graph: from the equations of the
-    steps, such as <<16-3=13>> <<13*2=26>>. steps, tokens: there are none, hide half of the remaining steps or tokens. auto:
-    the first of these that the data allow."""
+    """For log-icot and adaptive: where the levels of steps come from. given: from the data. graph: from the equations
+    of the steps, such as <<16-3=13>> <<13*2=26>>. steps, tokens: no levels, hide half of the remaining steps or tokens.
+    auto: the first of these that the data allow."""
     removal: Removal = "pad"
-    """What remains of a hidden token. pad: a slot, a filler token that the model can use as scratch space. delete: nothing."""
+    """What a hidden token leaves. pad: a slot, a filler token that the model uses as scratch space. delete: nothing."""
     slots: int | None = None
-    """For pad: largest number of slots at a stage. Default: the length of the longest hidden part. Replayed examples have a
-    slot for every token that they hide."""
+    """For pad: largest number of slots at a stage. Default: the length of the longest hidden part. Replayed examples
+    have a slot for every token that they hide."""
     side: Side = "left"
     """For icot and icot-steps: remove from the front of the chain (left) or from its end (right)."""
     cutoff: int | None = None
@@ -53,15 +54,15 @@ class CurriculumOptions:
     keep_positions: bool = False
     """For delete: keep the position numbers of the tokens after the removed ones."""
     replay: float = 0.5
-    """After the first stage, share of the training examples that are replayed: they hide other steps than the stage does, as
-    --replay-of says. Replay protects what earlier stages learned."""
+    """After the first stage, share of the training examples that are replayed, so that the circuits of earlier stages
+    are not lost. They hide other steps than the stage does; --replay-of says which."""
     replay_of: ReplayOf = "auto"
-    """What a replayed example hides. scattered: each step of the whole chain with a probability drawn per example. stages: what
-    a random stage up to the current one hides. counts: a random number of steps up to the current one. auto: scattered
-    for pad, counts for delete or with --slots."""
+    """What a replayed example hides. scattered: each step of the whole chain with a probability drawn per example.
+    stages: what a random stage up to the current one hides. counts: a random number of steps up to the current one.
+    auto: scattered for pad, counts for delete or with --slots."""
     hidden_loss: float | None = None
-    """For pad: share of the examples whose slots still have to predict the tokens they hide. Default: 1 with scattered replay,
-    otherwise 0."""
+    """For pad: share of the examples whose slots still have to predict the tokens they hide. Default: 1 with scattered
+    replay, otherwise 0."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -74,18 +75,18 @@ class CurriculumOptions:
             raise InputError(f"smoothing={self.smoothing} must be positive (inf: no smoothing)")
         _check_at_least(self, 0, "slots")
         if self.removal == "delete" and self.method != "pause" and (self.slots is not None or self.hidden_loss):
-            raise InputError("slots and hidden_loss belong to --removal pad (and to pause): deletion leaves no slots")
+            raise InputError("slots and hidden_loss need --removal pad (or pause): deletion leaves no slots")
         if self.method == "cot" and not math.isinf(self.smoothing):
             raise InputError(f"smoothing={self.smoothing} would hide steps, and cot hides none")
         if self.removal == "pad" and self.keep_positions:
-            raise InputError("keep_positions belongs to --removal delete: padding keeps them anyway")
+            raise InputError("keep_positions needs --removal delete: padding keeps positions anyway")
         if self.side == "right" and self.removal == "pad":
             raise InputError(
-                "side=right needs --removal delete: a model cannot be given slots after steps it has yet to write"
+                "side=right needs --removal delete: the slots would come after steps that the model still has to write"
             )
 
     def as_json(self) -> dict[str, Any]:
-        """All options as JSON has them: it has no infinity. What depends on other options is resolved."""
+        """Return all options for JSON, infinity as a string and defaults that depend on other options resolved."""
         resolved = {"replay_of": self.replayed, "hidden_loss": self.slot_loss}
         smoothing = str(self.smoothing) if math.isinf(self.smoothing) else self.smoothing
         return {**asdict(self), **resolved, "smoothing": smoothing}
@@ -108,19 +109,19 @@ class CurriculumOptions:
 
     @property
     def subdivides(self) -> bool:
-        """Whether there are stages between those of the curriculum, for when one stalls."""
+        """Whether there are further stages between those of the curriculum, to be tried if one stalls."""
         return self.method == "adaptive"
 
     @property
     def replayed(self) -> Replay:
-        """`replay_of`, resolved."""
+        """The value of `replay_of` with ``auto`` resolved."""
         if self.replay_of == "auto":
             return "scattered" if self.removal == "pad" and self.slots is None else "counts"
         return self.replay_of
 
     @property
     def slot_loss(self) -> float:
-        """`hidden_loss`, resolved. Without a curriculum slots stand for nothing, unless it is asked for."""
+        """The value of `hidden_loss` with its default resolved. Without a curriculum, slots hide no tokens."""
         if self.hidden_loss is not None:
             return self.hidden_loss
         scatters = self.removal == "pad" and self.replay > 0 and self.replayed == "scattered"
@@ -128,27 +129,27 @@ class CurriculumOptions:
 
     @property
     def padded(self) -> bool:
-        """Whether hidden tokens leave slots. Without a chain and without a curriculum there is nothing to pad."""
+        """Whether sequences have slots. With `none` there is no chain to pad."""
         return self.method == "pause" or (self.removal == "pad" and self.method != "none")
 
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """When a stage ends and when training ends."""
+    """The rules for the end of a stage and the end of training."""
 
     TITLE: ClassVar = "Schedule"
 
     steps: int = 3000
     """Largest number of updates in all stages together."""
     advance: Advance = "accuracy"
-    """When the next stage begins. accuracy: when held-out exact match reaches --threshold, or after --stage-steps. steps:
-    every --stage-steps updates. epochs: --stages-per-epoch stages per epoch, as Deng et al. do."""
+    """When the next stage begins. accuracy: when held-out exact match reaches --threshold, or after --stage-steps.
+    steps: every --stage-steps updates. epochs: --stages-per-epoch stages per epoch, as Deng et al. do."""
     stage_steps: int = 1000
     """Updates per stage after the first. With --advance accuracy this is the largest number."""
     patience: int = 600
-    """For adaptive: updates without progress after which an attempt has stalled. It has stalled if its exact match is below 75 %
-    of the last good stage's, both above chance, and neither its errors nor its held-out loss have dropped by a tenth.
-    Training then returns to the weights of the last good stage and hides less."""
+    """For adaptive: updates without progress after which an attempt has stalled. It has stalled if its exact match is
+    below 75 % of the last good stage's, both above chance, and neither its errors nor its held-out loss have dropped by
+    a tenth. Training then returns to the weights of the last good stage and hides less."""
     first_steps: int | None = None
     """Updates of the first stage. Default: --stage-steps; with --advance accuracy at most half of --steps."""
     stages_per_epoch: float = 8.0
@@ -156,12 +157,12 @@ class ScheduleOptions:
     first_epochs: float = 0.0
     """For --advance epochs: epochs with the whole chain shown before the first removal is scheduled."""
     threshold: float = 0.99
-    """For --advance accuracy: held-out exact match that ends a stage. The model writes the steps that the stage shows."""
+    """For --advance accuracy: held-out exact match that ends a stage. The model writes the steps that are shown."""
     stop_at: float | None = None
-    """End training early once held-out exact match with the whole chain hidden reaches this. Default: use all --steps."""
+    """End training once held-out exact match with the whole chain hidden reaches this. Default: use all --steps."""
     consolidate: int = 100
-    """Updates at the end over which the learning rate falls to zero, at most a quarter of --steps. They also follow when
-    --stop-at is reached."""
+    """Updates at the end over which the learning rate falls to zero, at most a quarter of --steps. They also follow
+    when --stop-at is reached."""
     reset_optimizer: bool = False
     """Start every stage with a new optimizer, as Deng et al. do."""
 
@@ -181,13 +182,13 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class LmModelOptions:
-    """Which model is trained."""
+    """The model to train."""
 
     TITLE: ClassVar = "Model"
 
     model: str = ""
-    """Folder of a pretrained model, its name on the Hugging Face hub, or a config.json for a new model of any architecture.
-    Default: a new GPT-2 of the size below, with one token per word."""
+    """Folder of a pretrained model, its name on the Hugging Face hub, or a config.json for a new model of any
+    architecture. Default: a new GPT-2 of the size below, with one token per word."""
     layers: int = 5
     """Layers of the new GPT-2."""
     width: int = 64
@@ -197,7 +198,7 @@ class LmModelOptions:
     init_std: float = 0.1
     """Standard deviation of the new GPT-2's initial weights. Tiny models need more than the usual 0.02."""
     lora_rank: int = 0
-    """Train LoRA adapters of this rank (peft) in place of all weights; they are merged at the end. 0: train all weights."""
+    """Train LoRA adapters of this rank (peft), which are merged at the end, in place of all weights. 0: all weights."""
     slot_token: str = ""
     """Token of the tokenizer that fills hidden slots. Default: its padding token; without one, its end token."""
 
@@ -214,7 +215,7 @@ class LmModelOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What a model is trained on."""
+    """The data to train on."""
 
     TITLE: ClassVar = "Data"
 
@@ -222,14 +223,14 @@ class DataOptions:
     """A file with one `question||steps #### answer` per line, a file of JSON lines, or a generated task:
     parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4. See `internalize lm data --help`."""
     validation: str = ""
-    """File of held-out examples. Default: some of the data are held out."""
+    """File of held-out examples. Default: a part of the data."""
     skip_bad: bool = False
     """Skip lines of the data that cannot be read, and report how many."""
 
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """How an update is computed."""
+    """The computation of an update."""
 
     TITLE: ClassVar = "Optimizer"
 
@@ -248,15 +249,15 @@ class OptimizerOptions:
     clip: float = 1.0
     """Largest gradient norm; larger gradients are scaled down. 0: no limit."""
     layer_loss: float = 0.0
-    """Weight of the loss at every layer below the last, read by the model's own head, so that steps are computed in early
-    layers. Deep reasoning trees need it (parity with k=16: 1); shallow ones train more slowly with it."""
+    """Weight of the loss at every layer below the last, read by the model's own head, so that steps are computed in
+    early layers. Deep reasoning trees need it (parity with k=16: 1); shallow ones train more slowly with it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the arithmetic. bfloat16: mixed precision, the weights stay in float32."""
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What is measured during training, and how often."""
+    """The measurements during and after training."""
 
     TITLE: ClassVar = "Evaluation"
 
@@ -286,17 +287,17 @@ class LmTrainOptions(
         _check_at_least(self, 0, "warmup")
         if self.subdivides and self.advance != "accuracy":
             raise InputError(
-                f"advance={self.advance} does not go with adaptive, which needs accuracy to tell which stages stall; "
-                "take --method log-icot (or icot, …)"
+                f"advance={self.advance} does not work with adaptive, which needs accuracy to detect stages that stall; "
+                "use --method log-icot (or icot, …)"
             )
         if self.steps * self.batch >= 2**63:
-            raise InputError(f"steps={self.steps} of batch={self.batch} are more examples than can be counted (2^63)")
+            raise InputError(f"steps={self.steps} times batch={self.batch} must be below 2^63 examples")
         if self.batch % self.accumulate:
-            raise InputError(f"batch={self.batch} cannot be cut into accumulate={self.accumulate} equal parts")
+            raise InputError(f"batch={self.batch} cannot be split into accumulate={self.accumulate} equal parts")
         for name in ("lr", "weight_decay", "clip", "layer_loss"):
             value: float = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name}={value} must be a finite number from 0 up")
+                raise InputError(f"{name}={value} must be a finite number of at least 0")
         if not 0 < self.beta2 < 1:
             raise InputError(f"beta2={self.beta2} must be between 0 and 1")
 
@@ -305,10 +306,10 @@ Kind = TypeVar("Kind", bound=CurriculumOptions)
 
 
 def options_from_json(kind: type[Kind], found: Json, path: Path) -> Kind:
-    """Return the options that `as_json` gave, as a file has them. A missing one, or one of another type, is refused."""
+    """Return the options in the JSON of a file that `as_json` made. Refuse missing options and wrong types."""
     check_schema(found, Json, path)
     if missing := [field.name for field in fields(kind) if field.name not in found]:
-        raise InputError(f"{path}: it has no {missing[0]!r}")
+        raise InputError(f"{path} has no {missing[0]!r}")
     smoothing = math.inf if found["smoothing"] == "inf" else found["smoothing"]
     return check_schema({**found, "smoothing": smoothing}, kind, path)
 
@@ -323,7 +324,7 @@ def _check_at_least(options: object, least: int, *names: str) -> None:
 
 
 def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:
-    """The options for another method: what does not belong to it is left out."""
+    """Return the options for another method, with options that do not apply to it at their defaults."""
     left_out: dict[str, Any] = {}
     if method not in ("icot", "icot-steps"):
         left_out |= {"side": "left", "cutoff": None}
@@ -335,5 +336,5 @@ def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:
 
 
 def with_adaptive(methods: tuple[LmMethod, ...], options: LmTrainOptions) -> tuple[LmMethod, ...]:
-    """The methods and, where stages end by accuracy, adaptive."""
+    """Return the methods and, if stages end by accuracy, also adaptive."""
     return (*methods, "adaptive") if options.advance == "accuracy" else methods

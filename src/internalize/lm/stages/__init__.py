@@ -1,4 +1,5 @@
-"""From text to tokens, what a stage leaves of a chain, and when the next stage begins.
+"""Tokenization of text, removal of steps at each stage, and the schedule of stages.
 
-Imports `lm.data`. Start with `chains.py`, then `removal.py` (which tokens a stage hides) and `schedule.py` (when it ends).
+Imports `lm.data`. Start with `chains.py`, then `removal.py` (which tokens a stage hides) and `schedule.py` (when it
+ends).
 """

@@ -1,8 +1,8 @@
-"""From text to tokens: an example as a chain of units that a curriculum can take away.
+"""Tokenization: an example becomes a chain of units that a curriculum can remove.
 
-A sequence is ``question || steps #### answer`` and the end token. The question with its separator is the prompt; the
-answer's separator, the answer and the end token belong together and are never removed. Each piece is tokenized for itself,
-so that a step's tokens do not depend on whether its neighbours are there.
+A sequence is ``question || steps #### answer`` and the end token. The question with its separator is the prompt. The
+answer's separator, the answer and the end token belong together and are never removed. Each piece is tokenized
+separately, so that a step's tokens do not depend on whether its neighbors are shown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,24 +24,24 @@ class Chain:
 
     prompt: tuple[int, ...]
     units: tuple[tuple[int, ...], ...]
-    """Tokens of each step; or each token for itself."""
+    """The tokens of each step or, if the unit is a token, each token by itself."""
     levels: tuple[int, ...] | None
     answer: tuple[int, ...]
     """The separator, the answer and the end token."""
 
     def __len__(self) -> int:
-        """Tokens with nothing removed."""
+        """Return the number of tokens with nothing removed."""
         return len(self.prompt) + sum(map(len, self.units)) + len(self.answer)
 
 
 class TextFormat:
-    """How examples become tokens with a tokenizer, and how an answer is read from generated ones."""
+    """A converter from examples to tokens with a tokenizer, and from generated tokens to an answer."""
 
     def __init__(self, tokenizer: Any, unit: Unit = "step", slot_token: str = "") -> None:
         self.tokenizer = tokenizer
         self.unit: Unit = unit
         if tokenizer.eos_token_id is None:
-            raise InputError("the tokenizer has no end token (eos_token), so a model could not say that it is done")
+            raise InputError("the tokenizer has no end token (eos_token), so a model could not end its answer")
         self.end: int = tokenizer.eos_token_id
         self.pad: int = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.slot_token = slot_token or tokenizer.pad_token or tokenizer.eos_token
@@ -53,20 +53,21 @@ class TextFormat:
 
     @property
     def begins(self) -> int:
-        """Tokens before the question."""
+        """The number of tokens before the question."""
         return len(self._begin)
 
     def _one_token(self, text: str) -> int:
+        """Return the token with this name or, if there is none, the single token of this text."""
         token: int | None = self.tokenizer.convert_tokens_to_ids(text)
         if token is not None and (token != self.tokenizer.unk_token_id or text == self.tokenizer.unk_token):
             return token
-        written: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # "Ġ+" is written " +"
+        written: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # " +" for the token "Ġ+"
         if len(written) != 1 or written[0] == self.tokenizer.unk_token_id:
             raise InputError(f"slot_token={text!r} is not one token of this tokenizer")
         return written[0]
 
     def chains(self, examples: Sequence[Example]) -> list[Chain]:
-        """The examples in tokens, all pieces that are new tokenized in one call."""
+        """Return the examples in tokens. All new pieces are tokenized in one call."""
         pieces = [_pieces(example) for example in examples]
         wanted = dict.fromkeys(piece for own in pieces for piece in own)
         new = [piece for piece in wanted if piece not in self._pieces]
@@ -92,25 +93,26 @@ class TextFormat:
         return Chain(self._begin + prompt, tuple(units), levels, (*answer, self.end))
 
     def answer(self, generated: Sequence[int], *, direct: bool = False) -> str | None:
-        """The answer that generated tokens give: what follows the separator up to the end; None without a separator, or if
-        it has to be ``direct`` and something is written before it.
+        """Return the answer in generated tokens: the text after the last separator, up to the end token.
+
+        Return None if there is no separator, or if ``direct`` and there is text before the separator.
         """
         ids = list(generated)
         ids = ids[: ids.index(self.end)] if self.end in ids else ids
-        # As generated: nothing that the model wrote is left out or tidied up.
+        # The decoder must not drop or tidy up anything that the model wrote.
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         before, separator, answer = text.rpartition(ANSWER_START)
         return " ".join(answer.split()) if separator and not (direct and before.strip()) else None
 
 
 def _pieces(example: Example) -> list[str]:
-    """The prompt, the steps and the answer, as they are tokenized."""
+    """Return the texts that are tokenized separately: the prompt, each step, and the answer."""
     steps = (f" {step}" for step in example.steps)
     return [f"{example.question} {QUESTION_END}", *steps, f" {ANSWER_START} {example.answer}"]
 
 
 def word_tokenizer(examples: Iterable[Example]) -> Any:
-    """A tokenizer with one token for each word of the examples, for models that are trained from nothing."""
+    """Return a tokenizer with one token for each word of the examples, for models that are trained from scratch."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit

@@ -1,11 +1,11 @@
-"""What a stage leaves of a chain: hidden units, slots in their place, supervised tokens.
+"""The sequences of a stage: which units are hidden, the slots in their place, and the supervised tokens.
 
-`curriculum.py` decides which units are hidden. They are always the front of the chain (or its end, for ``side="right"``),
-so a model can be given what is hidden and write the rest.
+`curriculum.py` decides which units are hidden. They are always the front of the chain (or its end, for
+``side="right"``), so that a model can be given the slots of the hidden part and write the rest.
 
-The slots must tell nothing about the chain that they stand for, or the answer would leak at inference, where no chain is
-known. So at a stage every example has the same number: as many as the longest hidden part of any example has tokens. Where
-all chains are alike, as for parity, that is padding exactly in place.
+At inference no chain is known, so the slots must not tell anything about the chain that they replace. At each stage all
+examples therefore have the same number of slots: the number of tokens in the longest hidden part of any example. If all
+chains have the same length, as for parity, each slot is exactly in the place of its token.
 """
 
 import math
@@ -21,20 +21,20 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import Chain, Unit
 
 IGNORED: Final = -100
-"""The label that carries no loss, in torch and in transformers."""
+"""The label of a token without loss, in torch and in transformers."""
 MAX_OFFSET: Final = 99
-"""Of smoothing, as published: one of 100 offsets, the last of which takes the tail of the distribution."""
+"""Largest offset of smoothing. As published, there are 100 offsets; the last has the tail of the distribution."""
 
 
 def unit_of(options: CurriculumOptions, levels: str) -> Unit:
-    """What the curriculum removes one by one: steps or tokens. ``levels`` is the resolved source of levels."""
+    """Return the unit of removal, step or token. ``levels`` is the resolved source of levels."""
     halved = options.curriculum().method == "log-icot" and levels == "tokens"
     return "token" if options.method in ("icot", "doubling") or halved else "step"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence: tokens, labels (`IGNORED` where there is no loss), position numbers."""
+    """A sequence: tokens, labels (`IGNORED` where there is no loss) and position numbers."""
 
     tokens: list[int]
     labels: list[int]
@@ -43,24 +43,25 @@ class Row:
 
 @dataclass(frozen=True)
 class TextStages:
-    """The stages of a curriculum on a data set: how many there are, and what each makes of a chain."""
+    """The stages of a curriculum on a dataset: their number, and the sequence that each makes of a chain."""
 
     options: CurriculumOptions
     slot: int
-    """The token that stands in a slot."""
+    """The token that fills a slot."""
     hidden: tuple[int, ...]
-    """By stage: hidden units of the longest chain."""
+    """Number of hidden units of the longest chain, by stage."""
     stage_slots: tuple[int, ...]
-    """By stage: slots that an example has."""
+    """Number of slots of an example, by stage."""
     count_slots: tuple[int, ...]
-    """By number of hidden units: slots, for replayed and smoothed examples."""
+    """Number of slots by number of hidden units, for replayed and smoothed examples."""
     targets: tuple[int, ...]
-    """Which stages are the curriculum's own: all, unless it subdivides them."""
+    """The stages of the curriculum itself: all of them, unless `adaptive` subdivides them."""
 
     @classmethod
     def measure(cls, options: CurriculumOptions, chains: Iterable[Chain], slot: int) -> "TextStages":
-        """The stages of a curriculum on these chains."""
-        longest: dict[tuple[int, tuple[int, ...] | None], list[int]] = {}  # kind of chain → tokens of its first units
+        """Return the stages of a curriculum on these chains."""
+        # By number of units and levels: the largest number of tokens in the first 0, 1, … units.
+        longest: dict[tuple[int, tuple[int, ...] | None], list[int]] = {}
         for chain in chains:
             lengths = _prefix_lengths(chain, options.side == "right")
             kind = (len(chain.units), chain.levels)
@@ -87,39 +88,42 @@ class TextStages:
 
     @property
     def count(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.stage_slots)
 
     @property
     def planned(self) -> tuple[int, ...]:
-        """The stages that training goes through if none is given up: all, or just the first and the last."""
+        """The stages of a training in which no stage stalls: all, or for `adaptive` only the first and the last."""
         return tuple(sorted({0, self.last})) if self.options.subdivides else self.targets
 
     @property
     def last(self) -> int:
-        """The stage that hides most: everything, but for `cot`."""
+        """The last stage. It hides everything, except with `cot`."""
         return self.count - 1
 
     def longest(self, chain: Chain) -> int:
-        """Positions that a chain's sequences need, at whatever stage, replayed and smoothed ones included."""
+        """Return how many positions a chain's longest sequence needs over all stages, with replay and smoothing."""
         if not (self.options.padded or self.options.keep_positions):
             return len(chain)
-        gone = _prefix_lengths(chain, self.options.side == "right")  # tokens hidden with 0, 1, … units
+        gone = _prefix_lengths(chain, self.options.side == "right")
         counts = [len(chain) - tokens + at_or_last(self.count_slots, units) for units, tokens in enumerate(gone)]
         stages = [len(chain) - gone[self.hidden_units(chain, s)] + slots for s, slots in enumerate(self.stage_slots)]
         return max(*counts, *stages)
 
     def hidden_units(self, chain: Chain, stage: int) -> int:
-        """How many units of a chain a stage hides. A chain with fewer stages stays at its last; one with more, which was not
-        among those measured, loses all that is left of it in the last stage.
+        """Return how many units of a chain a stage hides.
+
+        A chain with fewer stages stays at its last one. A chain with more stages, which was not among the measured
+        ones, loses all its remaining units in the last stage.
         """
         if stage == self.last and self.options.method != "cot":
             return len(chain.units)
         return hidden_at(stage, hidden_units(self.options, len(chain.units), chain.levels), self.targets)
 
     def training(self, chain: Chain, stage: int, chance: Sequence[float], *, smooth: bool = True) -> Row:
-        """The sequence of one training example; ``chance`` has numbers in [0, 1) that decide what is random: four and, for
-        scattered replay, one for each unit.
+        """Return the sequence of a training example.
+
+        All that is random depends on ``chance``, numbers in [0, 1): four and, for scattered replay, one more per unit.
         """
         options = self.options
         supervise_hidden = chance[3] < options.slot_loss
@@ -140,7 +144,7 @@ class TextStages:
         return self.sequence(chain, hidden, slots, supervise_hidden=supervise_hidden)
 
     def sequence(self, chain: Chain, hidden: int, slots: int, *, supervise_hidden: bool = False) -> Row:
-        """The sequence with so many units hidden and so many slots for them."""
+        """Return the sequence with ``hidden`` units hidden and ``slots`` slots in their place."""
         right = self.options.side == "right"
         kept = len(chain.units) - hidden
         shown = [token for unit in (chain.units[:kept] if right else chain.units[hidden:]) for token in unit]
@@ -157,7 +161,7 @@ class TextStages:
         return Row(tokens, labels, positions)
 
     def scattered(self, chain: Chain, gone: Sequence[bool], *, supervise_hidden: bool = False) -> Row:
-        """The sequence with any units hidden, each in its place: every token of theirs leaves a slot, or nothing."""
+        """Return the sequence with the units in ``gone`` hidden. Each of their tokens leaves a slot or nothing."""
         tokens, labels, positions = list(chain.prompt), [IGNORED] * len(chain.prompt), list(range(len(chain.prompt)))
         at = len(tokens)
         for unit, hidden in [*zip(chain.units, gone, strict=True), (chain.answer, False)]:
@@ -169,10 +173,12 @@ class TextStages:
         return Row(tokens, labels, positions if self.options.keep_positions else list(range(len(tokens))))
 
     def prompt(self, chain: Chain, stage: int) -> Row:
-        """What a model is given to answer at a stage: the question and, for padding, the stage's slots. Nothing of the
-        chain is in it. It goes on with the steps that the stage shows, then the answer; ``positions`` has one number more
-        than there are tokens: that of the first token to be generated. (With ``side="right"`` the gap that kept positions
-        leave is after steps that the model writes, nobody knows where, so it is left only where there are none.)
+        """Return the input of a model that is to answer at a stage: the question and, with padding, the stage's slots.
+
+        The chain is not in it. The model continues with the steps that the stage shows, and then the answer.
+        ``positions`` has one number more than there are tokens: the position of the first generated token. With
+        ``side="right"`` and ``keep_positions`` the gap comes after steps that the model writes, in an unknown place, so
+        it is in ``positions`` only at the last stage, which shows no steps.
         """
         tokens = [*chain.prompt, *[self.slot] * (self.stage_slots[stage] if self.options.padded else 0)]
         gap = self.options.keep_positions and not self.options.padded
@@ -182,24 +188,24 @@ class TextStages:
 
 @lru_cache(maxsize=4096)
 def hidden_units(options: CurriculumOptions, units: int, levels: tuple[int, ...] | None) -> tuple[int, ...]:
-    """How many of a chain's units each stage hides. They are the front of the chain, or its end."""
+    """Return how many of a chain's units each stage hides. They are the front of the chain, or its end."""
     stages = options.curriculum().stages(units + 1, levels)
     for stage in stages:
         first = units - len(stage.hidden) if options.side == "right" else 0
         if stage.hidden != tuple(range(first, first + len(stage.hidden))):
             raise InputError(
                 f"levels={levels} decrease along the chain; its steps must be in the order of their levels, "
-                "so that what a stage hides is the front"
+                "so that each stage hides the front of the chain"
             )
     return tuple(len(stage.hidden) for stage in stages)
 
 
 def smoothing_offset(smoothing: float, chance: float) -> int:
-    """From a number in [0, 1): o with probability proportional to e^(−λ·o), `MAX_OFFSET` at most."""
+    """Return the offset o ≤ `MAX_OFFSET` for a uniform number in [0, 1). P(o) is proportional to e^(−λ·o)."""
     return 0 if math.isinf(smoothing) else int(min(-math.log1p(-chance) / smoothing, MAX_OFFSET))
 
 
 def _prefix_lengths(chain: Chain, right: bool) -> list[int]:
-    """Tokens in the first (or last) 0, 1, … units."""
+    """Return the numbers of tokens in the first (or last) 0, 1, … units."""
     units = reversed(chain.units) if right else chain.units
     return list(accumulate(map(len, units), initial=0))

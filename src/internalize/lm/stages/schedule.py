@@ -1,4 +1,4 @@
-"""When each stage begins: at an update fixed beforehand, or once held-out accuracy allows it; and when one is given up."""
+"""The schedule: stages begin at fixed updates, or when held-out accuracy allows it, and `adaptive` may give one up."""
 
 import math
 from bisect import bisect_right
@@ -10,28 +10,28 @@ from internalize.errors import InputError
 from internalize.lm.options import ScheduleOptions
 
 GAIN: Final = 0.1
-"""The part of its errors, or of its loss, that an attempt must lose to count as getting on."""
+"""An attempt makes progress when its errors, or its loss, fall by this fraction."""
 NEARLY: Final = 0.75
-"""The part of what the last good stage had above chance: with more than that, an attempt is not given up, however slowly it
-gets on."""
+"""An attempt is not given up while its accuracy above chance exceeds this fraction of the last good stage's."""
 
 
 class Attempt(NamedTuple):
-    """A stage, from its first update on, counted from 0. It lasts until the next attempt begins."""
+    """An attempt at a stage, which begins at an update counted from 0 and lasts until the next attempt begins."""
 
     begins: int
     stage: int
 
 
 class Best(NamedTuple):
-    """How far an attempt has got on, and after how many updates of training it last did. Loss is None until it is measured."""
+    """The accuracy and loss of an attempt at its latest progress, and the number of updates then."""
 
     accuracy: float
     loss: float | None
+    """None until it is measured."""
     at: int
 
     def after(self, done: int, accuracy: float, loss: float | None) -> "Best":
-        """The same or, if a tenth of the errors or of the loss has gone since, what it has got to now."""
+        """Return the new record if the errors or the loss have fallen by `GAIN`, otherwise the same one."""
         if loss is not None and self.loss is None:
             return Best(self.accuracy, loss, self.at).after(done, accuracy, loss)
         right = 1 - accuracy <= (1 - GAIN) * (1 - self.accuracy)
@@ -42,15 +42,19 @@ class Best(NamedTuple):
 
 
 class Schedule:
-    """Which stage an update belongs to. That is a function of its number alone, so batches may be prepared ahead and a resumed
-    run sees the same ones.
+    """The stage of each update. It depends on the update's number alone, so that batches can be prepared ahead and a
+    resumed run sees the same batches.
 
-    Accuracy takes it from stage to stage; with ``targets``, after the first stage at once to the last one, and it may go
-    back: an attempt that is below `NEARLY` and has not got on for ``patience`` updates, or has had all the updates it may
-    have, is followed by one at the next target or, if that was it, by one that removes half as much, counted from the last
-    good stage; the one after a good stage goes for the next target again. Any other attempt, and one at the very next stage,
-    which cannot be made smaller, ends after ``stage_steps`` (that at the last stage never); its stage then counts as good,
-    whatever it came to. Without ``targets`` all attempts are of this kind.
+    With ``advance="accuracy"`` an attempt passes when its accuracy reaches the threshold, and the next stage begins.
+    With ``targets`` (`adaptive`) the first stage is followed by the last one, and training may go back. An attempt
+    stalls if its accuracy is not above `NEARLY` and it has made no progress for ``patience`` updates, or used all its
+    updates. Then the next attempt is at the first target after the last good stage or, if the stalled attempt was at
+    that target, removes half as much beyond the last good stage. The attempt after a good stage is at the next target
+    again.
+
+    An attempt at the stage right after the last good one cannot be made smaller. It ends after ``stage_steps`` updates
+    (at the last stage, never), and its stage then counts as good, whatever its accuracy. The same holds for an attempt
+    whose accuracy is above `NEARLY`, and for all attempts without ``targets``.
     """
 
     def __init__(
@@ -65,31 +69,31 @@ class Schedule:
         self.stages = stages
         self.targets = targets
         self.chance = chance
-        """Exact match of whoever always gives the most frequent answer."""
+        """Exact match of always giving the most frequent answer."""
         self.attempts = [Attempt(0, 0)]
-        """In the order of training."""
+        """All attempts, in the order of training."""
         self.good = -1
-        """By accuracy: the last stage that was passed, or had all the updates it may have."""
+        """The last good stage: it was passed, or used all its updates. Only with ``advance="accuracy"``."""
         self.held = 1.0
-        """The accuracy with which that stage ended: what the next attempt can be expected to come to."""
+        """The accuracy at the end of the last good stage, with which the next attempt is compared."""
         self.best = Best(0.0, None, 0)
-        """How far the attempt under way has got on."""
+        """The latest progress of the current attempt."""
         self.unsmoothed = 0
-        """Updates before smoothing sets in."""
+        """Number of updates before smoothing begins."""
         if options.advance == "steps":
             first = options.first_steps or options.stage_steps
             self.attempts += (Attempt(first + (s - 1) * options.stage_steps, s) for s in range(1, stages))
         elif options.advance == "epochs":
             if updates_per_epoch is None:
                 raise InputError(
-                    "advance=epochs needs data with an end; a generated task has none: take steps or accuracy"
+                    "advance=epochs needs data with an end, and a generated task has none: use advance=steps or accuracy"
                 )
             self.unsmoothed = first = round(options.first_epochs * updates_per_epoch)
             each = max(1, round(updates_per_epoch / options.stages_per_epoch))
             self.attempts += (Attempt(first + stage * each, stage) for stage in range(1, stages))
 
     def restart(self) -> None:
-        """Forget the attempts that accuracy has led to."""
+        """Return to the first attempt, if accuracy decides about attempts."""
         if self.options.advance == "accuracy":
             self.attempts, self.good, self.held, self.best = [Attempt(0, 0)], -1, 1.0, Best(0.0, None, 0)
 
@@ -99,15 +103,15 @@ class Schedule:
         return [attempt.begins for attempt in self.attempts]
 
     def attempt(self, update: int) -> int:
-        """Which attempt an update belongs to."""
+        """Return the number of the attempt that an update belongs to, from 0."""
         return bisect_right(self.attempts, update, key=lambda attempt: attempt.begins) - 1
 
     def stage(self, update: int) -> int:
-        """The stage of an update."""
+        """Return the stage of an update."""
         return self.attempts[self.attempt(update)].stage
 
     def goes_back(self, update: int) -> bool:
-        """Whether with this update a smaller removal is tried, because a larger one has failed."""
+        """Return whether an attempt at a smaller removal begins with this update, because a larger one stalled."""
         number = self.attempt(update)
         if not number or self.attempts[number].begins != update:
             return False
@@ -115,27 +119,30 @@ class Schedule:
 
     @property
     def may_go_back(self) -> bool:
-        """Whether the latest attempt may yet be given up for a smaller one."""
+        """Whether the latest attempt could be given up for a smaller one."""
         return self.targets is not None and self.attempts[-1].stage - self.good > 1
 
     def longest(self, stage: int) -> float:
-        """Updates that an attempt at a stage may have when accuracy decides, if it is not given up."""
+        """Return the largest number of updates of an attempt at a stage when accuracy decides."""
         if stage == self.stages - 1:
             return math.inf
         first = self.options.first_steps or max(self.options.steps // 2, 1)
         return self.options.stage_steps if stage else first
 
     def advance(self, done: int, accuracy: float, loss: float | None = None) -> bool:
-        """After ``done`` updates, with that accuracy at their stage: whether another attempt is now set to begin. The loss, if it
-        is known, tells that an attempt gets on before it has an answer right.
+        """Decide after ``done`` updates, from the accuracy at their stage, and return whether this set the next
+        attempt.
 
-        The batch of the next update may be prepared already, so it begins with the one after it.
+        The loss, if it is known, shows progress before any answer is right. The batch of the next update may already be
+        prepared, so the next attempt begins with the update after it.
         """
         began, stage = self.attempts[-1]
         if self.options.advance != "accuracy" or done <= began or self.good == self.stages - 1:
             return False
         begins = done + 1
-        compared = loss is None or self.best.loss is not None  # the first loss of an attempt has none before it
+        compared = (
+            loss is None or self.best.loss is not None
+        )  # the first loss of an attempt has nothing to compare with
         self.best = self.best.after(done, accuracy, loss)
         passed, at_its_end = accuracy >= self.options.threshold, begins - began >= self.longest(stage)
         stands = (compared and begins - max(began, self.best.at) >= self.options.patience) or at_its_end
