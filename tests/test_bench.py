@@ -1,4 +1,4 @@
-"""`internalize bench`: what is compared is the same thing twice; repeats are kept, resumed and summed up."""
+"""`internalize bench`: both sides of a ratio compute the same thing; repeats are stored, resumed and summarized."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_plain_training_learns():
     assert attention[[8, 9]].min() > 0.3
 
 
-# Times to ratios
+# From times to ratios
 
 
 def test_ratios_and_spread():
@@ -76,7 +76,7 @@ def test_ratios_and_spread():
             number, lambda: side("a", Seconds(6.0, 4.0)), lambda: side("b", Seconds(2.0, 1.0)), ("a", "b")
         )
         assert (found["value"], found["cpu"], found["seconds"]) == (3.0, 4.0, {"a": 6.0, "b": 2.0})
-    assert asked == ["a", "b", "b", "a"]  # neither side always finds the caches warm
+    assert asked == ["a", "b", "b", "a"]  # so that neither side always has warm caches
     repeats = [{"value": v, "cpu": 2 * v, "seconds": {"a": v}, "extra": v} for v in (3.0, 1.0, 10.0)]
     of_value, of_cpu = {"median": 3.0, "low": 1.0, "high": 10.0}, {"cpu_median": 6.0, "cpu_low": 2.0, "cpu_high": 20.0}
     assert over_repeats(repeats) == {**of_value, **of_cpu, "repeats": 3, "extra": 3.0, "seconds": {"a": 3.0}}
@@ -104,7 +104,7 @@ def test_products_are_of_the_gradients_shapes(monkeypatch: pytest.MonkeyPatch):
     assert found.clock > 0
 
 
-# The whole, small
+# The whole benchmark with small sizes
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_nothing_is_measured_twice(measured: Measured):
 
 
 def test_interrupted_and_resumed(tmp_path: Path):
-    """Repeats that were made stay; the others are made after them."""
+    """Finished repeats are kept, and the remaining ones are added."""
     made: list[int] = []
 
     def once(number: int) -> Json:
@@ -167,12 +167,11 @@ def test_interrupted_and_resumed(tmp_path: Path):
     with pytest.raises(Interrupted):
         bench([own], tmp_path / "b", asked={}, repeats=9, resume=False)
     assert not (tmp_path / "b" / RESULT).exists()
-    assert len(json.loads((tmp_path / "b" / REPEATS).read_text())["repeats"]["x"]) == 2
     found = bench([own], tmp_path / "b", asked={}, repeats=9, resume=True)
     assert made == [0, 1, -1, 2, 3]
     assert (found["x"]["median"], found["x"]["met"]) == (1.5, False)
     other = Measurement("y", "…", lambda number: {"value": 7.0}, goal=1.0, at_most=True, repeats=1)
-    both = bench([other], tmp_path / "b", asked={}, repeats=1, resume=True)  # --only another
+    both = bench([other], tmp_path / "b", asked={}, repeats=1, resume=True)  # as with --only y
     assert (both["x"], both["y"]["median"]) == (found["x"], 7.0)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "mine.txt").touch()
@@ -181,7 +180,7 @@ def test_interrupted_and_resumed(tmp_path: Path):
 
 
 def test_kept_repeats_are_used_or_refused_in_one_line(tmp_path: Path):
-    """Every part of repeats.json spoiled in every way: there is a result, or one line that names the file."""
+    """Whatever is wrong in repeats.json, there is either a result or one line that names the file."""
     whole = {"value": 1.5, "cpu": 1.0, "seconds": {"a": 3.0, "b": 2.0}, "goal": 2.0}
     own = Measurement("x", "…", lambda number: whole, goal=1.0, repeats=3)
     bench([own], tmp_path, asked={"seed": 0}, repeats=2, resume=False)
@@ -204,11 +203,10 @@ def test_kept_repeats_are_used_or_refused_in_one_line(tmp_path: Path):
 
 
 def test_goals():
-    for goal, at_most, value, met in (
-        *((5.0, False, 4.9, False), (5.0, False, 5.0, True), (1.0, True, 1.0, True), (1.0, True, 1.1, False)),
-        (None, True, 3.0, None),
-    ):
-        assert Measurement("x", "", lambda number: {}, goal, at_most).met(value) is met
+    for goal, at_most, of_values in ((5.0, False, {4.9: False, 5.0: True}), (1.0, True, {1.0: True, 1.1: False})):
+        for value, met in of_values.items():
+            assert Measurement("x", "", lambda number: {}, goal, at_most).met(value) is met
+    assert Measurement("x", "", lambda number: {}).met(3.0) is None
 
 
 def test_only():
@@ -235,11 +233,8 @@ def test_profiles_are_kept_beside(tmp_path: Path):
 def test_profile_rows():
     stats = {("~", 0, "<built-in method cos>"): (3, 3, 1.5, 1.5, {}), ("/x/y.py", 7, "f"): (1, 1, 0.5, 2.0, {})}
     rows = _rows(stats)
-    assert [(row["function"], row["share"]) for row in rows] == [
-        ("built-in method cos", 0.75),
-        ("y.py: f", 0.25),
-        ("all others", 0.0),
-    ]
+    shares = {"built-in method cos": 0.75, "y.py: f": 0.25, "all others": 0.0}
+    assert [(row["function"], row["share"]) for row in rows] == list(shares.items())
 
 
 def test_command(tmp_path: Path):

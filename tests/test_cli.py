@@ -1,4 +1,4 @@
-"""cli.py: exit codes, one line for a mistake, one JSON object, and a help that does not wait for torch."""
+"""The command line: exit statuses, one line per mistake, one JSON object, and a help that does not import torch."""
 
 import json
 import os
@@ -96,11 +96,11 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
 def test_mistakes_are_one_line_and_status_2(argv: str, words: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(argv, words)
-    assert not list(tmp_path.iterdir())  # and nothing was made
+    assert not list(tmp_path.iterdir())  # no file was made
 
 
 def test_a_device_without_the_precision_asked_for_is_refused(tmp_path, monkeypatch):
-    """Apple's has no float64. There is none here, so torch's refusal is played."""
+    """Apple's GPU has no float64. No such GPU is here, so the test raises torch's error itself."""
 
     def empty(*_: int, device: str, dtype: torch.dtype) -> None:
         if dtype == torch.float64:
@@ -114,13 +114,18 @@ def test_a_device_without_the_precision_asked_for_is_refused(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-def test_out_of_another_run(tmp_path: Path):
-    command = f"{TINY} --out {tmp_path / 'run'}"
+@pytest.mark.parametrize(
+    ("command", "other", "reason"),
+    [(TINY, "--seed 1", "holds another run"), ("solve --n 8 --k 4", "--K 20", "its K is None, not 20.0")],
+)
+def test_out_of_another_run(command: str, other: str, reason: str, tmp_path: Path):
+    command = f"{command} --out {tmp_path / 'run'}"
     call(command)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    refused(command, "is already finished; add --resume")
-    refused(f"{command} --resume --seed 1", "holds another run")
+    refused(command, "add --resume")
+    refused(f"{command} --resume {other}", reason)
     refused(f"{command} --seeds 0:2", "is a run folder itself")
+    assert ask(f"{command} --resume") == Run(tmp_path / "run").result
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -129,8 +134,8 @@ def test_folder_in_use(tmp_path: Path):
         refused(f"{TINY} --out {tmp_path / 'run'}", "in use by another process")
 
 
-def test_truncated_checkpoint(tmp_path: Path, monkeypatch):
-    """Interrupted, then damaged: one line, and what is left is left."""
+def test_damaged_checkpoints_are_refused(tmp_path: Path, monkeypatch):
+    """Every damage to a checkpoint is refused in one line, and the files stay as they are."""
 
     class AtOnce(train_module.Interruptible):
         def __enter__(self):
@@ -146,15 +151,8 @@ def test_truncated_checkpoint(tmp_path: Path, monkeypatch):
     good = json.loads(place.read_text())
     metrics = (tmp_path / "metrics.jsonl").read_bytes()
     resumed = f"{TINY} --out {tmp_path} --resume"
-    damages = (
-        {"stage": 99},
-        {"stage": "x"},
-        {"stage_step": -5},
-        {"seconds": None},
-        {"metrics_bytes": "x"},
-        {"step": 7},
-    )
-    for change in damages:
+    damages = {"stage": (99, "x"), "stage_step": (-5,), "seconds": (None,), "metrics_bytes": ("x",), "step": (7,)}
+    for change in ({key: value} for key, values in damages.items() for value in values):
         place.write_text(json.dumps({**good, **change}))
         refused(resumed, str(place))
     place.write_text(json.dumps(good))
@@ -166,7 +164,7 @@ def test_truncated_checkpoint(tmp_path: Path, monkeypatch):
         refused(resumed, "has not the tensors")
     tensors.write_bytes(whole[:50])
     refused(resumed, str(tensors))
-    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics  # nothing was cut before all was found good
+    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics  # nothing was cut off before every check passed
 
 
 def test_json_is_one_object(tmp_path: Path):
@@ -178,7 +176,7 @@ def test_json_is_one_object(tmp_path: Path):
     for where in ("seed=1 curriculum=log-icot", "finished=True lr=0.1 seed=1"):
         assert len(call(f"runs {tmp_path} --where {where}").out.splitlines()) == 2
     (asked,), (made,) = ({run[name] for run in listed} for name in ("steps", "steps_made"))
-    assert made >= asked == Run(tmp_path / "one").config["steps"]  # of a level, and of all
+    assert made >= asked == Run(tmp_path / "one").config["steps"]  # per level, and of all levels
     for wrong in ("--where root=1", "--columns colour"):
         refused(f"runs {tmp_path} {wrong}", "no run has")
 
@@ -192,12 +190,12 @@ INTERNALIZE = [sys.executable, "-m", "internalize"]
 
 
 def test_a_plain_terminal():
-    """ASCII only: help, answers and mistakes come out all the same."""
+    """Help, answers and mistakes are printed on a terminal that has ASCII only."""
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     for argv, status in ((["train", "--help"], 0), (["predict"], 0), (["train", "--curriculum", "x"], 2)):
         done = subprocess.run([*INTERNALIZE, *argv], env=env, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stderr
-        assert len(done.stderr.splitlines()) == (argv[-1] != "--help")  # the next command, or what is wrong
+        assert len(done.stderr.splitlines()) == (argv[-1] != "--help")  # a hint or a refusal
         assert "---" not in done.stderr
 
 
@@ -215,7 +213,7 @@ HELPS = ["", "lm", "sweep", *(name for group in cli.COMMANDS.values() for name i
 @pytest.mark.parametrize("name", HELPS)
 @pytest.mark.parametrize("columns", [80, 100])
 def test_every_help_fits_its_terminal(name: str, columns: int, monkeypatch: pytest.MonkeyPatch):
-    """No line is too long, and no default is empty or shown as Python has it."""
+    """No line is too long, and no default is empty or shown as Python writes it."""
     monkeypatch.setenv("COLUMNS", str(columns))
     text = cli.parse([*name.split(), "--help"]).text
     assert max(map(len, text.splitlines())) <= columns
@@ -223,8 +221,8 @@ def test_every_help_fits_its_terminal(name: str, columns: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("columns", [80, 100])
-def test_no_option_is_broken_before_its_line_is_full(columns: int, monkeypatch: pytest.MonkeyPatch):
-    """The texts of options keep no line break of their docstrings."""
+def test_option_texts_fill_their_lines(columns: int, monkeypatch: pytest.MonkeyPatch):
+    """Option texts are rewrapped: no line break of a docstring is left in them."""
     monkeypatch.setenv("COLUMNS", str(columns))
     for group in cli.COMMANDS.values():
         for command in group.values():
@@ -239,7 +237,7 @@ def test_the_overview_is_short(family: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "100")
     text = cli.parse([*family.split(), "--help"]).text
     assert len(text.splitlines()) <= 30
-    assert cli.parse(family.split()).text == text  # without a word, the same
+    assert cli.parse(family.split()).text == text  # the same without --help
 
 
 def test_every_option_is_described_and_has_a_title():
@@ -253,18 +251,15 @@ def test_every_option_is_described_and_has_a_title():
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    for name in [
-        name
-        for name in sys.modules
-        if name.split(".")[0] == "transformers" or name.startswith("internalize.lm.training")
-    ]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in list(sys.modules):
+        if name.split(".")[0] == "transformers" or name.startswith("internalize.lm.training"):
+            monkeypatch.delitem(sys.modules, name)
     refused("lm train", "needs transformers: pip install 'internalize[lm]'")
     assert not list(tmp_path.iterdir())
 
 
 class Missing:
-    """A finder for which transformers is not installed."""
+    """An import finder that pretends that transformers is not installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.split(".")[0] == "transformers":
@@ -298,7 +293,7 @@ cli.run()
 
 
 def test_default_folders_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Two runs of one process in the same second have one each."""
+    """Two runs of one process in the same second get a folder each."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "now")
     first = default_out("solve")
@@ -353,7 +348,7 @@ COMMON = {"out": "x", "seed": "3", "seeds": "0:2", "device": "cuda", "threads": 
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_common_options(words: str):
-    """Each is taken where it is promised, and only there."""
+    """Each common option is accepted where it is promised, and nowhere else."""
     command = cli.parse(words.split())
     for name in ("json", "resume", *COMMON):
         argv = [*words.split(), f"--{name}", *([COMMON[name]] if name in COMMON else [])]
@@ -365,7 +360,7 @@ def test_common_options(words: str):
 
 
 def test_an_option_is_described_once():
-    """A command inherits the common options; it repeats no description of one."""
+    """Commands inherit the common options and repeat no description."""
     texts = [path.read_text() for path in Path(cli.__file__).parent.glob("*.py")]
     descriptions = re.findall(r'^    \w+: [^\n]*\n    """(.*?)"""', "\n".join(texts), re.MULTILINE | re.DOTALL)
     assert len(descriptions) > 60

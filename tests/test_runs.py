@@ -63,7 +63,7 @@ def _try_to_lock(path: Path) -> str:
 def test_other_runs_and_other_files_are_left_alone(run: Run, tmp_path: Path):
     before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     for options, resume, words in [
-        (SMALLEST, False, "finished already"),
+        (SMALLEST, False, "is already finished"),
         (TrainOptions(n=5, k=2, steps=2, eval_samples=50), True, "its n is 4, not 5"),
     ]:
         with pytest.raises(InputError, match=words):
@@ -210,7 +210,7 @@ def test_odd_configs_do_not_break_the_list(run: Run, key: str, value: object, li
 def test_all_or_none_of_several_runs(run: Run):
     """With one of three finished, the three are refused and the other two folders are not even made."""
     parent = run.path.parent
-    with pytest.raises(InputError, match="finished already"):
+    with pytest.raises(InputError, match="is already finished"):
         train(SMALLEST, [5, 0, 6], [Run(parent / "five"), run, Run(parent / "six")])
     assert [path.name for path in parent.iterdir()] == ["one"]
     (done, *_) = train(SMALLEST, [0, 5], [run, Run(parent / "five")], resume=True)

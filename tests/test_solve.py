@@ -65,15 +65,6 @@ def test_folder_and_json(tmp_path: Path):
     assert list_runs(tmp_path)["exact_recovery"].to_list() == [True]
 
 
-def test_finished_runs_are_shown_and_others_refused(tmp_path: Path):
-    command = f"{SMALL} --out {tmp_path / 'run'}"
-    call(command)
-    refused(command, "is already finished; add --resume")
-    assert ask(f"{command} --resume") == Run(tmp_path / "run").result
-    refused(f"{command} --resume --K 20", "its K is None, not 20.0")
-    refused(f"{command} --seeds 0:2", "is a run folder itself")
-
-
 def test_of_several_seeds_all_are_begun_or_none(tmp_path: Path):
     call(f"solve --n 8 --k 4 --seed 2 --samples 700 --out {tmp_path / 'seed-2'}")
     refused(f"solve --n 8 --k 4 --seeds 0:3 --samples 600 --out {tmp_path}", "seed-2")

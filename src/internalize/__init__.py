@@ -1,6 +1,7 @@
 """Internalize chain-of-thought: the curricula of "Transformers Provably Learn to Internalize Chain-of-Thought".
 
-``internalize.parity`` is the paper's world, exact. Importing this package alone does not import torch.
+``internalize.parity`` implements the paper's task and algorithms exactly. ``internalize.lm`` applies the curricula to
+language models. Importing this package alone does not import torch.
 """
 
 from internalize.curriculum import METHODS, Curriculum, Method, Stage

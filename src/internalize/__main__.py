@@ -6,7 +6,7 @@ from internalize.commands.standard_streams import protect, settle_environment
 
 
 def main() -> NoReturn:
-    """Protect streams and status first: what is imported next may not find memory."""
+    """Run the command line. Streams and status are protected first, because a later import may run out of memory."""
     settle_environment()
     protect()
 

@@ -1,14 +1,14 @@
-"""The record that a certificate is: what a statement bounds, what was measured, and the verdict. Both wings have such statements.
+"""Certificates: records of checked statements, with what was measured, the bound and the verdict. Both wings use them.
 
 | name     | meaning                                                                                             |
 | -------- | --------------------------------------------------------------------------------------------------- |
-| measured | the quantity that the statement bounds, in this world; the largest one if there are many            |
-| bound    | the statement's right-hand side with its constants explicit                                         |
-| margin   | bound − measured: negative exactly if the statement is violated                                     |
+| measured | the quantity that the statement bounds, in this world; the largest one if there are several         |
+| bound    | the statement's right-hand side with explicit constants                                             |
+| margin   | bound − measured; negative exactly if the statement is violated                                     |
 | verdict  | holds, violated, vacuous (the bound says nothing at this size), not applicable (see the reason)     |
 
-A *world* is whatever statements are about: in `parity.certificates` the paper's model with its task and training, in
-`lm.certificates` the models that a run on parity has kept.
+A *world* is what statements are about. In `parity.certificates` it is the paper's model with its task and training; in
+`lm.certificates` it is the models that a run on parity has kept.
 """
 
 import math
@@ -37,17 +37,16 @@ class Certificate:
     reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types, finite numbers or null."""
+        """Return the fields as plain types. A number that is not finite becomes None."""
         found = {**vars(self), "seeds": list(self.seeds)}
-        endless = {name: None for name, value in found.items() if isinstance(value, float) and not math.isfinite(value)}
-        return found | endless
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in found.items()}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; the framework adds which statement it is and on what data it was checked.
+    """What a check measured. `Statement.certificate` adds the statement and the data on which it was checked.
 
-    A NaN among the measured values is a violation: nothing that the paper bounds is undefined.
+    A measured NaN is a violation, because every quantity that the paper bounds is defined.
     """
 
     measured: float | None
@@ -55,11 +54,11 @@ class Finding:
     reason: str | None = None
     vacuous: bool = False
     seeds: tuple[int, ...] = ()
-    """Seeds of runs that were made for this check, besides the world's own."""
+    """Seeds of the runs made for this check, in addition to the world's own seed."""
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict that the numbers give."""
+        """The verdict that follows from the numbers."""
         if self.measured is None or self.bound is None:
             return "not applicable"
         if not self.measured <= self.bound:
@@ -73,13 +72,13 @@ class Finding:
 
 
 def not_applicable(reason: str) -> Finding:
-    """The statement does not speak about this world, and why."""
+    """Return the finding that a statement does not apply to this world, with the reason."""
     return Finding(None, None, reason)
 
 
 @dataclass(frozen=True)
 class Statement(Generic[W]):
-    """A statement: where it is in the paper, what it claims, and the check."""
+    """A statement: its place in the paper, its claim, and the check."""
 
     where: str
     claim: str
@@ -90,18 +89,18 @@ class Statement(Generic[W]):
         return self.check(world)
 
     def certificate(self, name: str, found: Finding, seed: int, dtype: str) -> Certificate:
-        """The record of what was found."""
+        """Return the certificate for a finding."""
         numbers, seeds = (found.measured, found.bound, found.margin), (seed, *found.seeds)
         return Certificate(name, f"{self.where}: {self.claim}", *numbers, found.verdict, seeds, dtype, found.reason)
 
 
 def statement(where: str, claim: str) -> Callable[[Callable[[W], Finding]], Statement[W]]:
-    """Make a check the statement that it checks: where it is in the paper, and what it claims."""
+    """Return a decorator that turns a check into a statement, given its place in the paper and its claim."""
     return lambda check: Statement(where, claim, check)
 
 
 def chosen(statements: Mapping[str, Statement[W]], only: Sequence[str] | None) -> dict[str, Statement[W]]:
-    """The statements that are asked for (default: all), in their own order."""
+    """Return the statements named in ``only`` (default: all), in the order of ``statements``."""
     for name in only or ():
         if name not in statements:
             raise InputError(f"there is no statement {name!r}; there are {', '.join(statements)}")

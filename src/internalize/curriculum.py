@@ -1,6 +1,6 @@
-"""The paper's idea, once: which steps of a chain of thought are hidden at each stage, and which are supervised.
+"""The paper's idea in one file: which steps of a chain of thought each stage hides, and which it supervises.
 
-Pure: integers in, integers out, for parity and for text alike. Nothing else in the package decides removal.
+Integers in, integers out, both for parity and for text. Nothing else in the package decides which steps are removed.
 
 | name       | meaning                                                              | where        |
 | ---------- | -------------------------------------------------------------------- | ------------ |
@@ -9,9 +9,9 @@ Pure: integers in, integers out, for parity and for text alike. Nothing else in 
 | hidden     | steps replaced by padding (or deleted) in the input                  | section 3.1  |
 | supervised | elements on which the loss is taken: all that are not hidden         | Eq. (loss-t) |
 | level      | height of a step in the tree or graph of its dependencies, h[m]      | section 2.1  |
-| target     | a stage of a curriculum among those between which it is subdivided   |              |
+| target     | after `subdivide`: the number of a stage that the curriculum itself has |           |
 
-For parity the chain is the k − 1 internal nodes, bottom to top, and the answer is the root.
+For parity, the chain is the k − 1 internal nodes from bottom to top, and the answer is the root.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,24 +35,25 @@ class Stage:
 
     @property
     def supervised(self) -> tuple[int, ...]:
-        """The elements that carry loss: every one that is not hidden, the answer always among them."""
+        """The elements that carry loss: all that are not hidden, so always the answer."""
         hidden = frozenset(self.hidden)
         return tuple(element for element in range(self.length) if element not in hidden)
 
 
 @dataclass(frozen=True)
 class Curriculum:
-    """A way to take the chain of thought away.
+    """A schedule that removes the chain of thought.
 
-    - ``none``: no chain at all. One stage, everything hidden but the answer.
-    - ``cot``: the whole chain. One stage, nothing hidden.
-    - ``icot``: from the front (or, with ``side="right"``, from the end), ``chunk`` steps at a time (1 is the standard
-      curriculum, one stage for each element of the chain), or at the given ``boundaries``: numbers of hidden steps after
-      the first stage, which hides none. Boundaries beyond a short chain's end fall on its end. Where ``cutoff`` steps or
-      more would be hidden, all are.
-    - ``log-icot``: whole levels from the bottom where levels are known; else half of what remains, rounded up.
+    - ``none``: no chain. One stage, with everything but the answer hidden.
+    - ``cot``: the whole chain. One stage, with nothing hidden.
+    - ``icot``: hides ``chunk`` more steps per stage, from the front or, with ``side="right"``, from the end. A chunk of
+      1 is the standard curriculum, with one stage per element of the chain. ``boundaries`` instead lists the numbers of
+      hidden steps after the first stage, which hides none; boundaries beyond the end of a short chain fall on its end.
+      A stage that would hide ``cutoff`` steps or more hides all.
+    - ``log-icot``: hides one more level per stage, from the bottom, if levels are known. Otherwise it hides half of the
+      elements that remain, rounded up.
 
-    Every method but ``cot`` ends with all steps hidden, and hidden sets only grow.
+    Every method but ``cot`` ends with all steps hidden. No stage shows a step that an earlier stage hid.
     """
 
     method: Method = "log-icot"
@@ -75,11 +76,11 @@ class Curriculum:
             raise InputError(f"boundaries={self.boundaries} must be positive and strictly increasing")
 
     def stages(self, length: int, levels: Sequence[int] | None = None) -> tuple[Stage, ...]:
-        """The stages for a chain of ``length`` elements whose steps have ``levels``, if levels are known.
+        """Return the stages for a chain of ``length`` elements whose steps have ``levels``, if levels are known.
 
         Args:
-            length: the number of elements, the answer included.
-            levels: one number for each step (not for the answer); only ``log-icot`` looks at them.
+            length: the number of elements, including the answer.
+            levels: one number per step, none for the answer. Only ``log-icot`` uses them.
         """
         if length < 1:
             raise InputError(f"a chain of {length} elements has no answer; it needs at least 1")
@@ -106,18 +107,21 @@ class Curriculum:
 
 
 def doubling() -> Curriculum:
-    """Twice as many steps each time, 1, 2, 4, …: 1, 3, 7, … are hidden. The small removals come first, Log-ICoT has them last."""
+    """Return the curriculum that removes 1, 2, 4, … steps, so that 1, 3, 7, … are hidden.
+
+    The small removals come first; in Log-ICoT they come last.
+    """
     return Curriculum("icot", boundaries=tuple(2**removals - 1 for removals in range(1, 64)))
 
 
 def _prefixes(boundaries: Iterable[int], steps: int) -> Iterator[range]:
-    """Nothing, then the first b steps for every boundary b inside the chain, then all steps."""
+    """Yield no steps, then the first b steps for every boundary b inside the chain, then all steps."""
     for boundary in sorted({0, *(b for b in boundaries if b < steps), steps}):
         yield range(boundary)
 
 
 def _halvings(remaining: int) -> Iterator[int]:
-    """How many are hidden when ⌈r/2⌉ of the r elements that remain go at a time: 15 → 8, 12, 14."""
+    """Yield the number of hidden elements after each removal of ⌈r/2⌉ of the r that remain: 15 → 8, 12, 14."""
     hidden = 0
     while remaining > 1:
         hidden += (remaining + 1) // 2
@@ -126,21 +130,24 @@ def _halvings(remaining: int) -> Iterator[int]:
 
 
 def _whole_levels(levels: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Nothing, then every step up to the lowest level, the two lowest, …, all."""
+    """Yield no steps, then the steps of the lowest level, of the two lowest levels, …, all steps."""
     yield range(0)
     for top in sorted(set(levels)):
         yield [step for step, level in enumerate(levels) if level <= top]
 
 
-# A curriculum whose stages may be subdivided. Of one chain of 15 elements Log-ICoT's stages hide 0, 8, 12 and 14 steps; one step at
-# a time there are 15 stages, and those four are the targets 0, 8, 12, 14 among them.
+# Subdivided curricula. On a chain of 15 elements, the stages of Log-ICoT hide 0, 8, 12 and 14 steps. Subdivided, there
+# are 15 stages, each hiding one step more than the one before; the targets 0, 8, 12, 14 are the stages that Log-ICoT
+# itself has.
 
 
 def subdivide(hidden: Collection[Sequence[int]]) -> tuple[int, ...]:
-    """The targets: where the stages of a curriculum stand if it can be gone through one step of every chain at a time.
+    """Subdivide a curriculum into stages that hide one more step of every chain, and return the targets: the numbers
+    that its own stages then have.
 
     Args:
-        hidden: of each kind of chain, how many steps the stages hide. One with fewer stages stays at its last.
+        hidden: for each kind of chain, the number of steps that each stage hides. A kind with fewer stages stays at its
+            last.
     """
     targets = [0]
     for stage in range(1, max(map(len, hidden))):
@@ -149,8 +156,10 @@ def subdivide(hidden: Collection[Sequence[int]]) -> tuple[int, ...]:
 
 
 def hidden_at(stage: int, hidden: Sequence[int], targets: Sequence[int]) -> int:
-    """How many steps of a chain a stage hides: at a target what the curriculum's own stage does; between two, a step
-    more at every stage until the chain has lost what it is to lose at the higher one.
+    """Return how many steps of a chain a subdivided stage hides.
+
+    At a target, it hides what the curriculum's own stage does. Between two targets, every stage hides one step more,
+    until the chain has lost what the higher target hides.
     """
     above = bisect_left(targets, stage)
     most = at_or_last(hidden, above)
@@ -158,13 +167,13 @@ def hidden_at(stage: int, hidden: Sequence[int], targets: Sequence[int]) -> int:
 
 
 def largest_removal(good: int, targets: Sequence[int]) -> int:
-    """The stage to try after one that went well: after the whole chain everything at once, later the curriculum's next."""
+    """Return the stage to try after ``good`` passed: the last target after the explicit stage, later the next one."""
     return targets[-1] if good == 0 else _next_target(good, targets)
 
 
 def smaller_removal(good: int, failed: int, targets: Sequence[int]) -> int:
-    """The stage to try after one that failed: the curriculum's next, if that was less; else half as far from the last good
-    one, rounded up. One step stays one step.
+    """Return the stage to try after ``failed`` stalled: the next target if it is smaller, otherwise half as far from
+    the last good stage, rounded up. One step stays one step.
     """
     own = _next_target(good, targets)
     return own if own < failed else good + (failed - good + 1) // 2
@@ -175,5 +184,5 @@ def _next_target(good: int, targets: Sequence[int]) -> int:
 
 
 def at_or_last(values: Sequence[int], index: int) -> int:
-    """What is there, or the last if there are fewer."""
+    """Return the value at an index, or the last value if there are fewer."""
     return values[min(index, len(values) - 1)]

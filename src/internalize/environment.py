@@ -1,4 +1,4 @@
-"""What a run ran on, for `env.json`, and what it could not."""
+"""The machine that a run used, for `env.json`, and a check of its memory."""
 
 import datetime
 import os
@@ -12,7 +12,7 @@ from internalize.errors import InputError
 
 
 def describe_environment() -> dict[str, Any]:
-    """Package version, commit if known, Python, torch, CPU, threads, start time."""
+    """Return the package version, the commit if known, Python, torch, CPU, threads and start time."""
     import torch
 
     return {
@@ -29,7 +29,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def check_memory(need: float, what: str) -> None:
-    """Refuse what needs more bytes than this machine has. ``need`` may be an integer of any size."""
+    """Raise an error if ``need`` bytes are more than this machine has. ``need`` may be an integer of any size."""
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if need > have:
         size = f"{need / 2**30:.0f}" if need < 2**100 else "more than 10^21"
@@ -37,7 +37,7 @@ def check_memory(need: float, what: str) -> None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that the package runs from; None when it was installed as a package."""
+    """Return the commit of the checkout that the package runs from, or None if it was installed as a package."""
     here = Path(__file__).resolve()
     if not (here.parents[2] / ".git").exists():
         return None

@@ -1,12 +1,12 @@
-"""95 % intervals: of a share, and of a mean over seeds."""
+"""95 % intervals for a share and for a mean over seeds."""
 
 import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
 _Z: Final = 1.959963984540054
-# Student's t by degrees of freedom, at 95 % (for one side) and at 97.5 % (for two), and the normal's; beyond the table that one
-# with its first two corrections is within 0.1 %.
+# By the number of sides: Student's t for 1 to 10 degrees of freedom, at 95 % (one side) or 97.5 % (two), and the normal
+# quantile. Beyond the table, that quantile with its first two corrections is within 0.1 %.
 _T: Final = {
     1: ((6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432, 1.8946, 1.8595, 1.8331, 1.8125), 1.6448536269514722),
     2: ((12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281), _Z),
@@ -14,7 +14,7 @@ _T: Final = {
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's interval for a probability after so many successes."""
+    """Return Wilson's interval for a probability after `successes` in `trials`."""
     share, spread = successes / trials, _Z**2 / trials
     middle = share + spread / 2
     half = _Z * math.sqrt((share * (1 - share) + spread / 4) / trials)
@@ -22,9 +22,9 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def mean_interval(values: Sequence[float], sides: Literal[1, 2] = 2) -> tuple[float, float, float]:
-    """The mean with Student's interval; of a single value, no interval but the value itself.
+    """Return the mean with the ends of Student's interval. For a single value, both ends are the value itself.
 
-    With ``sides=1`` each end is a bound of its own: the mean is above the lower one with 95 %.
+    With ``sides=1`` each end is a one-sided bound: the mean is above the lower one with 95 % confidence.
     """
     mean = sum(values) / len(values)
     if len(values) < 2:
@@ -37,5 +37,5 @@ def mean_interval(values: Sequence[float], sides: Literal[1, 2] = 2) -> tuple[fl
 
 
 def _beyond(z: float, freedom: int) -> float:
-    """Student's t from the normal's quantile, in powers of 1/freedom (Cornish and Fisher)."""
+    """Return Student's t from the normal quantile, in powers of 1/freedom (Cornish and Fisher)."""
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

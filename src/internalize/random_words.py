@@ -1,7 +1,7 @@
-"""Random words by counter: word i of a seed is the same whoever asks, in whatever portions.
+"""Random words by counter: word i of a stream does not depend on which words are drawn before or with it.
 
-Philox-4x64 maps (key, counter) to four words. The key is (seed, stream), so streams of one seed and seeds
-of one stream are independent; the counter is the word's number. NumPy keeps this stream fixed across versions.
+Philox-4x64 maps (key, counter) to four words. The key is (seed, stream), so the streams of a seed are independent, and
+so are different seeds. The counter is the word's number divided by 4. NumPy keeps this generator fixed across versions.
 """
 
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -14,21 +14,22 @@ if TYPE_CHECKING:
 
 Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay", "init", "scattered"]
 
-# A stream's number, its place above, is part of every result ever drawn from it: append, never reorder.
+# The position of a stream in this list is part of the generator's key, so stored results depend on it: append, never
+# reorder.
 _STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 _WORDS_PER_COUNTER: Final = 4
 MAX_SEED: Final = 2**63 - 1
 
 
 def check_seed(seed: int) -> int:
-    """Return ``seed`` if the generator can take it."""
+    """Return ``seed`` if it fits the generator; otherwise raise an error."""
     if not 0 <= seed <= MAX_SEED:
         raise InputError(f"seed={seed} is outside 0 … 2^63 − 1 (it is one word of the generator's key)")
     return seed
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds as the command line has them: ``3``, ``0:20`` (0 … 19) or ``0,5,7:9``."""
+    """Return the seeds that a command line names: ``3``, ``0:20`` (0 … 19) or ``0,5,7:9``."""
     seeds: list[int] = []
     for part in text.split(","):
         first, colon, end = part.partition(":")
@@ -45,8 +46,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def words(seed: int, stream: Stream, start: int, count: int) -> "NDArray[np.uint64]":
-    """Words ``start`` … ``start + count − 1`` of a stream of ``seed``."""
-    import numpy as np  # here, so that the command line can check a seed without it
+    """Return words ``start`` … ``start + count − 1`` of a stream of ``seed``."""
+    import numpy as np  # here, so that the command line can check a seed without importing NumPy
 
     key = np.array([check_seed(seed), _STREAMS.index(stream)], dtype=np.uint64)
     block, skip = divmod(start, _WORDS_PER_COUNTER)

@@ -139,7 +139,7 @@ def make_small() -> None:
 
     train.CHECKPOINT_SECONDS = progress.SECONDS_BETWEEN_LINES = -1.0
     benching.Sizes.__init__.__defaults__ = (64, (4, 2, 8), 16, (4,), (16, 32), (16,))
-    cells.ROWS_A_PART, cells._SECONDS_A_SYNC = 7, -1.0  # pyright: ignore[reportAttributeAccessIssue]
+    cells.ROWS_PER_PART, cells._SECONDS_PER_SYNC = 7, -1.0  # pyright: ignore[reportAttributeAccessIssue]
     options = TrainOptions(n=6, k=4, steps=3, batch=20, eval_every=2, eval_samples=40)
     algorithm = paper.Algorithm(SolveOptions(n=8, k=4), 1, 2, (0.5,))
     paper.reproduce.__defaults__ = ([paper.Experiment("tiny", options, 2, explored=1)],)

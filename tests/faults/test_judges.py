@@ -40,14 +40,14 @@ needs_disk = pytest.mark.skipif(compiled() is None, reason="the disk that fails 
 @needs_disk
 @pytest.mark.parametrize("name", ["train", "solve", "lm train"])
 def test_a_vanished_checkpoint_is_told(tmp_path: Path, name: str):
-    """The run begins anew, and says so; it ends with the same bits."""
+    """The run starts from the beginning, and says so; it ends with the same bits."""
     command, out = Undisturbed(name, tmp_path), tmp_path / "killed"
     assert command.run(out, Fault("kill", command.ended.calls * 3 // 4)).status is None
     shutil.rmtree(out / "checkpoint")
     ended = command.run(out)
     assert command.wrong(out, ended) is None
-    assert f"internalize: {out} has no checkpoint to go on from: it begins anew" in told(ended.said)
-    assert "begins anew" not in command.ended.said
+    assert f"internalize: {out} has no checkpoint: it starts from the beginning" in told(ended.said)
+    assert "starts from the beginning" not in command.ended.said
 
 
 @needs_disk

@@ -71,7 +71,7 @@ def _run_stored_commands(out: Path, jobs: int) -> None:
             with contextlib.redirect_stdout(io.StringIO()):
                 status = command()
         except Interrupted:
-            raise Interrupted("the same command goes on") from None
+            raise Interrupted("the same command continues") from None
         if status:
             kind = MachineError if status == MACHINE else InputError
             raise kind(f"`{part.command}` ended with status {status}; the lines above say why")

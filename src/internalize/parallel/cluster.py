@@ -1,7 +1,7 @@
-"""Jobs on a Ray cluster, as `pool.run_all` has them on local processes: the same jobs, the same calls, the same rows.
+"""Jobs on a Ray cluster, with the same jobs, calls and results as `pool.run_all` on local processes.
 
-The package must be installed on every machine of the cluster. Nothing is shared but what a job hands back, so its machines need
-no common disk. A task whose worker or machine dies is begun again by Ray.
+The package must be installed on every machine of the cluster. Jobs share only what they return, so the machines need no
+common disk. Ray restarts a task whose worker or machine dies.
 """
 
 import contextlib
@@ -19,9 +19,10 @@ from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import J, JobTracker, Killed, outcome
 
 _AHEAD: Final = 2
-"""Tasks sent for each CPU, so that none waits for us."""
+"""Tasks sent per CPU, so that no CPU waits for the next one."""
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 20.0
+"""How long to wait for a connection to the cluster, and for an answer."""
 _PROBE: Final = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error')"
 
 
@@ -31,19 +32,22 @@ def run_on_ray(
     """Run the jobs of a tracker, each on one CPU of the cluster, and return those whose workers died too often.
 
     Args:
-        tracker: the jobs, and who hears of them: of progress whenever one has ended.
-        address: of the cluster; without one, a cluster of this machine alone that ends with the jobs.
-        at_once: at most so many at once; default: as many as the cluster has CPUs.
+        tracker: the jobs. It reports progress whenever one ends.
+        address: the cluster's address. Default: start a cluster on this machine that ends with the jobs.
+        at_once: most jobs at a time. Default: enough to keep all CPUs of the cluster busy.
         how_to_continue: what the user is told after an interruption or a crash.
-        attempts: how often a job is begun whose worker dies.
+        attempts: how often a job is started if its worker dies.
 
     Raises:
-        Interrupted: after Ctrl-C or SIGTERM; jobs that have not ended are dropped.
+        Interrupted: after Ctrl-C or SIGTERM. Unfinished jobs are dropped.
     """
     jobs = tracker.jobs
     crashes: list[str] = []
     killed: list[Killed[J]] = []
-    with _cluster(address, at_once) as ray, Interruptible() as interrupt:  # Ray has a handler of its own
+    with (
+        _cluster(address, at_once) as ray,
+        Interruptible() as interrupt,
+    ):  # in this order: Ray sets its own signal handler
         do = ray.remote(num_cpus=1, max_retries=attempts - 1)(outcome)
         waiting, running = deque(range(len(jobs))), dict[Any, int]()
         while (waiting or running) and not interrupt.requested:
@@ -61,10 +65,10 @@ def run_on_ray(
                     ray.exceptions.NodeDiedError,
                 ) as error:
                     killed.append(Killed(jobs[number], KilledReason(f"its worker died: {str(error).splitlines()[0]}")))
-                    tracker.gone(number)
+                    tracker.close(number)
                 except ray.exceptions.RayError as error:  # a bug in the job
                     crashes.append(f"{jobs[number].name}: {error}")
-                    tracker.gone(number)
+                    tracker.close(number)
     if interrupt.requested:
         raise Interrupted(how_to_continue)
     if crashes:
@@ -73,9 +77,9 @@ def run_on_ray(
 
 
 def load_ray(address: str | None = None) -> Any:
-    """Return Ray itself; refused where it is not installed, or where no cluster answers at the address."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it; otherwise a warning
+    """Import Ray. Raise an error if it is not installed, or if no cluster answers at the address."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the default of later versions; avoids a warning
     try:
         ray = importlib.import_module("ray")
     except ImportError:
@@ -89,9 +93,9 @@ def load_ray(address: str | None = None) -> Any:
 
 
 def _check_cluster(address: str) -> None:
-    """Raise an error if no cluster answers in time. Ray itself waits for minutes and cannot be interrupted: ask in a process."""
+    """Raise an error if no cluster answers in time. Another process asks, because Ray waits uninterruptibly."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon:  # otherwise a word of Ray's own, as auto
+    if colon:  # otherwise it is one of Ray's keywords, such as auto
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     command, nothing = (sys.executable, "-c", _PROBE, address), subprocess.DEVNULL
     try:
@@ -104,7 +108,7 @@ def _check_cluster(address: str) -> None:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int | None) -> Generator[Any]:
-    """Ray, connected to a cluster; to the one that this process is connected to already, if it is."""
+    """Yield Ray connected to a cluster. A connection that this process already has is used and stays open."""
     ray = load_ray()
     if ray.is_initialized():
         yield ray

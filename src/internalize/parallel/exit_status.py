@@ -1,12 +1,13 @@
-"""A status that only we decide, whoever ends the process."""
+"""An exit status that holds even if a library ends the process."""
 
 import ctypes
 
 
 def end_with(status: int) -> None:
-    """Let exit() of the C library end with ``status``, whoever calls it. The latest call of this function decides.
+    """Make exit() of the C library end with ``status``, whoever calls it. The latest call of this function wins.
 
-    OpenMP, for one, ends the process with status 1 when it cannot start a thread; ours means that something does not hold.
+    OpenMP, for example, calls exit(1) if it cannot start a thread, but our status 1 means that a statement does not
+    hold.
     """
     libc = ctypes.CDLL(None)
     libc.__cxa_atexit(ctypes.cast(libc._exit, ctypes.c_void_p), ctypes.c_void_p(status), None)

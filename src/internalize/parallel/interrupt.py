@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question that a loop asks, so that work stops between two steps and is saved."""
+"""Ctrl-C and SIGTERM as a flag that a loop checks, so that work stops between two steps and is saved."""
 
 import signal
 import threading
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class Interrupted(Exception):  # noqa: N818  (not an error: the state is saved, the command exits with 130)
-    """The user asked to stop, and everything up to here is saved. Its text says how to go on."""
+    """The user asked to stop, and all progress is saved. The message says how to continue."""
 
 
 class Interruptible:
-    """While entered, the first Ctrl-C or SIGTERM sets ``requested``; a second Ctrl-C stops at once.
+    """A context in which the first Ctrl-C or SIGTERM sets ``requested``, and a second Ctrl-C stops at once.
 
-    Not ``active``, it changes nothing: where there is nothing to save, Ctrl-C should stop at once.
+    With ``active=False`` it changes nothing: if there is nothing to save, Ctrl-C should stop at once.
     """
 
     def __init__(self, *, active: bool = True) -> None:
@@ -22,7 +22,7 @@ class Interruptible:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruptible":
-        if self._active and threading.current_thread() is threading.main_thread():  # handlers can be set nowhere else
+        if self._active and threading.current_thread() is threading.main_thread():  # only this thread can set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._request)
         return self
@@ -36,5 +36,5 @@ class Interruptible:
             raise KeyboardInterrupt
         self.requested = True
         outer = getattr(self._before[number], "__self__", None)
-        if isinstance(outer, Interruptible):  # work inside of work: both are asked to stop
+        if isinstance(outer, Interruptible):  # nested contexts: both must stop
             outer.requested = True

@@ -1,4 +1,4 @@
-"""Processes that a launcher such as torchrun has started together: which one this is, and how a refusal ends all of them."""
+"""Processes that a launcher such as torchrun starts together: which one this is, and how an error in one ends all."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ from typing import Any, Final
 from internalize.errors import MACHINE, WRONG, InputError, MachineError
 
 _POLL: Final = 0.1
-"""Seconds between looks at whether another process was refused."""
+"""Seconds between two checks whether another process has failed."""
 _WAIT: Final = 5.0
-"""Seconds that a refused process waits for the others to end, for they hear of it through one of them."""
+"""Seconds that a failed process waits for the others to end, because they may read its error from its own store."""
 _TIMEOUT: Final = timedelta(minutes=30)
-"""Of the processes for one another, as a Trainer has it."""
+"""How long the processes wait for one another; the Trainer's default."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Launched:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Whether this is the process that writes files and messages."""
         return self.rank == 0
 
 
 def launched() -> Launched:
-    """Return which process this is, by the variables that launchers set. A part of them without the rest is refused."""
+    """Return which process this is, from the variables that launchers set. Raise an error if some are missing."""
     count = _number("WORLD_SIZE", 1, 2**31) if "WORLD_SIZE" in os.environ else 1
     if "RANK" in os.environ and "WORLD_SIZE" not in os.environ:
         raise InputError("RANK is set and WORLD_SIZE is not; start the processes with a launcher such as torchrun")
@@ -55,13 +55,14 @@ def _number(name: str, least: int, most: int) -> int:
 
 @contextlib.contextmanager
 def joined(device: str = "cpu", say: Callable[[str], None] = lambda line: None) -> Generator[Launched]:
-    """Join the other processes, if there are any, for the work that they share.
+    """Join the other processes of the launcher, if there are any.
 
-    A process that is refused tells the others, which may be waiting for it in the midst of a sum: they end with its status.
+    A process that fails tells the others, which may be waiting for it in a collective operation. They end with its
+    status.
 
     Args:
-        device: where the arithmetic happens.
-        say: called with why this process ends because of another one.
+        device: the device of the computation.
+        say: called with the reason if this process ends because of another one.
     """
     here = launched()
     if here.count == 1:
@@ -84,18 +85,18 @@ def joined(device: str = "cpu", say: Callable[[str], None] = lambda line: None) 
         watch.join()
         _end_the_others(store, here, WRONG if isinstance(error, InputError) else MACHINE, str(error))
         raise
-    dist.barrier()  # nobody leaves while another one may be refused
+    dist.barrier()  # no process leaves while another one may still fail
     done.set()
     watch.join()
     dist.destroy_process_group()
 
 
 def _end_the_others(store: Any, here: Launched, status: int, reason: str) -> None:
-    """Tell why this process ends, and wait until all know: the store may end with this process."""
+    """Tell the others why this process ends, and wait until all know, because the store may end with this process."""
     import torch.distributed as dist
 
     until = time.monotonic() + _WAIT
-    with contextlib.suppress(dist.DistError):  # the process that holds the store has ended
+    with contextlib.suppress(dist.DistError):  # raised if the process that holds the store has ended
         store.set("refused", f"{status} process {here.rank}: {reason}")
         store.add("ended", 1)
         while store.add("ended", 0) < here.count and time.monotonic() < until:
@@ -103,10 +104,10 @@ def _end_the_others(store: Any, here: Launched, status: int, reason: str) -> Non
 
 
 def _end_with_the_others(store: Any, done: threading.Event, say: Callable[[str], None]) -> None:
-    """End this process at once if another one was refused. It has nothing to save: the first one writes, whole files only."""
+    """End this process at once if another one fails. Nothing is lost: only the first writes, and only whole files."""
     import torch.distributed as dist
 
-    with contextlib.suppress(dist.DistError):  # the process that holds the store has ended
+    with contextlib.suppress(dist.DistError):  # raised if the process that holds the store has ended
         while not store.check(["refused"]):
             if done.wait(_POLL):
                 return

@@ -1,7 +1,7 @@
-"""Many jobs at once: processes that take the next job until there is none.
+"""A process pool that restarts crashed workers.
 
-Each process talks to the one that began it by a pipe of its own, so one that dies takes nothing with it but its job: that
-job is named, another process takes its place, and the others go on. A job says what it does; nothing in here knows.
+Each worker process has its own pipe to the parent, so one that dies loses nothing but its job. The job is named,
+another process replaces the worker, and the others continue. The pool knows nothing of what a job does.
 """
 
 import contextlib
@@ -20,38 +20,40 @@ from internalize.parallel.exit_status import end_with
 from internalize.parallel.interrupt import Interrupted, Interruptible
 
 ReportProgress = Callable[[int, str], None]
-"""How a job says how far it is: of its size, and in words. If the job was asked to stop, this raises SIGTERM in its process."""
+"""Callback through which a job reports progress: units done and a message. If the job should stop, the callback raises
+SIGTERM in the job's process."""
 
 
 class Job(Protocol):
-    """Something to do, picklable. What takes long is kept in files, to go on from there if it was begun before."""
+    """A picklable unit of work. Long work is kept in files, and continues from them if it was started before."""
 
     @property
     def name(self) -> str:
-        """What it is called in progress and if its process dies."""
+        """The name in progress reports and if the job's process dies."""
         ...
 
     @property
     def size(self) -> int:
-        """How much there is to do, in the unit of `report`; 1 or more."""
+        """The amount of work in the unit of `report`; at least 1."""
         ...
 
     def run(self, report: ReportProgress, /) -> object:
-        """Do it, and hand back what is not in files. Raises InputError if it cannot be done, Interrupted once it has saved
-        after SIGTERM.
+        """Run the job, and return the results that are not in files.
+
+        Raise InputError if the job cannot be done, and Interrupted after SIGTERM, once progress is saved.
         """
         ...
 
 
 J = TypeVar("J", bound=Job)
 Report = Callable[[float, float, str], None]
-"""Called with how much is done, how much there is to do, and what was seen last."""
+"""Called with the work done, the total work, and the latest message."""
 Refused = Callable[[J, str], None]
-"""Called with a job that cannot be done, and why."""
+"""Called with a job that cannot be done, and the reason."""
 Finished = Callable[[J, Any], None]
-"""Called with a job that was done, and what it handed back."""
+"""Called with a finished job and what it returned."""
 MayBegin = Callable[[J, Sequence[J]], bool]
-"""Called with a job and the jobs being run; returns whether the job may begin beside them."""
+"""Called with a job and the running jobs; returns whether the job may start alongside them."""
 
 
 def run_all(
@@ -62,16 +64,17 @@ def run_all(
     attempts: int = 1,
     may_begin: MayBegin[J] = lambda job, running: True,
 ) -> "list[Killed[J]]":
-    """Run the jobs of a tracker, `processes` at a time, and return those whose processes were killed.
+    """Run the jobs of a tracker, `processes` at a time, and return those whose processes were killed too often.
 
-    One at a time needs no other process.
+    If `processes` is 1, the jobs run in this process.
 
     Args:
-        tracker: the jobs, and who hears of them.
-        processes: how many at once.
+        tracker: the jobs, and the callbacks for their progress and outcome.
+        processes: jobs at a time.
         how_to_continue: what the user is told after an interruption or a crash.
-        attempts: how often a job is started whose process is killed, by the system when memory runs out for instance.
-        may_begin: whether a job may begin beside those being run; later jobs may overtake it. It must, if there are none.
+        attempts: how often a job is started if its process is killed, for example when memory runs out.
+        may_begin: whether a job may start alongside those running. Later jobs may overtake a job that waits. If no job
+            is running, it must return True.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -87,7 +90,7 @@ def run_all(
                 lost = [*pool.crashes, *(f"{each.job.name}: {each.reason}" for each in killed)]
                 raise RuntimeError(f"{'; '.join(lost)}; tracebacks are above, and {how_to_continue}")
             if pool.waiting and not interrupt.requested:
-                raise MachineError(f"{pool.failure}; what is finished is kept, and {how_to_continue}")
+                raise MachineError(f"{pool.failure}; finished runs are kept, and {how_to_continue}")
         else:
             _one_by_one(tracker, interrupt)
     if interrupt.requested:
@@ -97,7 +100,7 @@ def run_all(
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Generator[None]:
-    """While entered, torch computes with so many threads: the last bits of a run depend on it."""
+    """Let torch compute with `count` threads while entered. The last bits of a run depend on this number."""
     import torch
 
     before = torch.get_num_threads()
@@ -114,23 +117,23 @@ def _one_by_one(tracker: "JobTracker[J]", interrupt: Interruptible) -> None:
             return
 
         def seen(done: int, text: str, number: int = number) -> None:
-            if interrupt.requested:  # before the job could hear of it
+            if interrupt.requested:  # the signal came before the job set its own handler
                 signal.raise_signal(signal.SIGTERM)
-            tracker.at(number, Place(done, text))
+            tracker.progress(number, Progress(done, text))
 
         try:
-            how = outcome(job, seen)
+            ended = outcome(job, seen)
         except Interrupted:
             interrupt.requested = True
             return
-        tracker.ended(number, how)
+        tracker.ended(number, ended)
 
 
 class JobTracker(Generic[J]):
-    """Jobs in their order; tracks overall progress and the outcome of each job.
+    """Tracks overall progress and the outcome of each job.
 
-    `report` is called whenever a job says how far it is. `refused` and `finished` are called in this process; after a refusal
-    the others go on.
+    `report` is called whenever a job reports progress. `refused` and `finished` are called in this process. After a
+    refusal, the other jobs continue.
     """
 
     def __init__(
@@ -138,46 +141,46 @@ class JobTracker(Generic[J]):
         jobs: Sequence[J],
         report: Report,
         refused: Refused[J],
-        finished: Finished[J] = lambda job, handed: None,
+        finished: Finished[J] = lambda job, result: None,
     ) -> None:
         self.jobs = jobs
         self._report, self._refused, self._finished = report, refused, finished
-        self._places = [0] * len(jobs)
+        self._done_by_job = [0] * len(jobs)
         self._done, self._total = 0, sum(job.size for job in jobs)
-        self._count = 0
+        self._closed = 0
 
-    def at(self, number: int, place: "Place") -> None:
-        """A job is there now."""
-        self._done += place.done - self._places[number]
-        self._places[number] = place.done
-        seen = f"{self._count}/{len(self.jobs)} runs  {self.jobs[number].name}  {place.text}"
+    def progress(self, number: int, progress: "Progress") -> None:
+        """Record and report the progress of a job."""
+        self._done += progress.done - self._done_by_job[number]
+        self._done_by_job[number] = progress.done
+        seen = f"{self._closed}/{len(self.jobs)} runs  {self.jobs[number].name}  {progress.text}"
         self._report(self._done, self._total, seen)
 
-    def ended(self, number: int, how: "Ended") -> None:
-        """A job is done, or cannot be."""
-        if how.refusal is None:
-            self._finished(self.jobs[number], how.handed)
+    def ended(self, number: int, ended: "Ended") -> None:
+        """Record that a job has finished or was refused."""
+        if ended.refusal is None:
+            self._finished(self.jobs[number], ended.result)
         else:
-            self._refused(self.jobs[number], how.refusal)
-        self.gone(number)
+            self._refused(self.jobs[number], ended.refusal)
+        self.close(number)
 
-    def gone(self, number: int) -> None:
-        """Nobody works at a job any more."""
-        self._count += 1
-        self.at(number, Place(self.jobs[number].size, "ended"))
+    def close(self, number: int) -> None:
+        """Count a job as ended, whatever its outcome."""
+        self._closed += 1
+        self.progress(number, Progress(self.jobs[number].size, "ended"))
 
 
-# What a process says
+# Messages of a worker process to its parent
 
 
 @dataclass(frozen=True)
 class Ready:
-    """It waits for a job."""
+    """The worker waits for a job."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far its job is."""
+class Progress:
+    """The progress of the worker's job."""
 
     done: int
     text: str
@@ -185,36 +188,36 @@ class Place:
 
 @dataclass(frozen=True)
 class Ended:
-    """Its job is finished and handed this back, or cannot be done for this reason."""
+    """The outcome of the worker's job: what it returned, or the reason why it cannot be done."""
 
     refusal: str | None = None
-    handed: object = None
+    result: object = None
 
 
 def outcome(job: Job, report: ReportProgress = lambda done, text: None) -> Ended:
-    """Do a job, and say how it ended."""
+    """Run a job and return its outcome."""
     try:
-        return Ended(handed=job.run(report))
+        return Ended(result=job.run(report))
     except InputError as error:
         return Ended(str(error))
 
 
 @dataclass(frozen=True)
 class Killed(Generic[J]):
-    """A job whose process was killed as often as it was started, and by what."""
+    """A job whose process was killed every time it was started, and the reason."""
 
     job: J
     reason: KilledReason
 
 
 _CRASHES: Final = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE}
-"""Statuses of processes that died of a mistake in C code, which may be ours."""
+"""Statuses of processes that crashed in C code, which may be ours."""
 
 
 def _how_killed(status: int) -> str | None:
-    """How the machine or somebody else ended a process; None if a bug did."""
+    """Return how the machine or another process ended a worker, or None if a bug did."""
     if status == 0:
-        return "was stopped by somebody else"
+        return "was stopped by another process"
     if status == MACHINE:
         return "was ended by the machine or a library, whose message is above"
     if status > 0 or status in _CRASHES:
@@ -223,7 +226,7 @@ def _how_killed(status: int) -> str | None:
     return f"was killed by {name}{' (likely too little memory)' if name == 'SIGKILL' else ''}"
 
 
-# The process that began them
+# The parent process
 
 
 @dataclass
@@ -231,11 +234,11 @@ class _Worker:
     process: SpawnProcess
     job: int | None = None
     ready: bool = False
-    """It has asked for a job."""
+    """Whether it has asked for a job."""
 
 
 class _ProcessPool(Generic[J]):
-    """Processes at work, by the pipes to them."""
+    """The worker processes and the jobs that wait for one."""
 
     def __init__(self, tracker: JobTracker[J], attempts: int, interrupt: Interruptible, may_begin: MayBegin[J]) -> None:
         self.jobs, self.tracker, self.interrupt, self.may_begin = tracker.jobs, tracker, interrupt, may_begin
@@ -246,10 +249,10 @@ class _ProcessPool(Generic[J]):
         self.crashes: list[str] = []
         self.killed: list[Killed[J]] = []
         self.failure = ""
-        """Why there are fewer processes than there should be."""
+        """Why there are fewer workers than there should be."""
 
     def work(self, processes: int) -> None:
-        """Until every job has ended, or was asked to."""
+        """Run the jobs until all have ended, or until an interruption has stopped those that run."""
         try:
             for _ in range(min(processes, len(self.jobs))):
                 self._hire()
@@ -259,10 +262,10 @@ class _ProcessPool(Generic[J]):
                     stopped = True
                     self.waiting.clear()
                     for worker in self.workers.values():
-                        worker.process.terminate()  # a job that has begun saves first
+                        worker.process.terminate()  # a running job saves first
                 for pipe in wait(list(self.workers), timeout=0.2):
                     assert isinstance(pipe, Connection)
-                    self._hear(pipe)
+                    self._receive(pipe)
                 idle, self.idle = self.idle, []
                 for pipe in filter(self.workers.__contains__, idle):
                     self._assign(pipe)
@@ -271,35 +274,35 @@ class _ProcessPool(Generic[J]):
                 worker.process.kill()
 
     def _hire(self) -> None:
-        """Start one more process. If the system does not let us, the others do its work."""
+        """Start one more worker. If the system does not allow it, the others do its work."""
         context = multiprocessing.get_context("spawn")
         try:
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs,), daemon=True)
-            with _deaf_to_ctrl_c():
+            with _ignoring_ctrl_c():
                 process.start()
         except OSError as error:  # no more processes, open files or memory
             self.failure = f"cannot start a process: {error.strerror}"
             return
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # so that the pipe ends when the worker does
         self.workers[ours] = _Worker(process)
 
-    def _hear(self, pipe: Connection) -> None:
+    def _receive(self, pipe: Connection) -> None:
         worker = self.workers[pipe]
         try:
-            message: Ready | Place | Ended = pipe.recv()
-            if isinstance(message, Place) and worker.job is not None:
-                self.tracker.at(worker.job, message)
+            message: Ready | Progress | Ended = pipe.recv()
+            if isinstance(message, Progress) and worker.job is not None:
+                self.tracker.progress(worker.job, message)
                 return
             if isinstance(message, Ended) and worker.job is not None:
                 self.tracker.ended(worker.job, message)
             worker.job, worker.ready = None, True
             self.idle.append(pipe)
         except (EOFError, OSError):
-            self._gone(pipe)
+            self._remove(pipe)
 
     def _assign(self, pipe: Connection) -> None:
-        """Give an idle process the next job that may begin; without one, end the process or, if jobs wait, leave it idle."""
+        """Give an idle worker the next job that may start. If there is none, end it, but keep it while jobs wait."""
         running = [self.jobs[worker.job] for worker in self.workers.values() if worker.job is not None]
         job = next((job for job in self.waiting if self.may_begin(self.jobs[job], running)), None)
         if job is None and self.waiting:
@@ -308,11 +311,11 @@ class _ProcessPool(Generic[J]):
         if job is not None:
             self.waiting.remove(job)
         self.workers[pipe].job = job
-        with contextlib.suppress(OSError):  # it died; `_hear` finds out
+        with contextlib.suppress(OSError):  # it died; `_receive` finds out
             pipe.send(None if job is None else self.jobs[job])
 
-    def _gone(self, pipe: Connection) -> None:
-        """A process has ended: it was told to, or something went wrong that is no refusal."""
+    def _remove(self, pipe: Connection) -> None:
+        """Remove a worker that has ended, because it was told to or died, and replace it if jobs wait."""
         worker = self.workers.pop(pipe)
         pipe.close()
         worker.process.join()
@@ -322,7 +325,7 @@ class _ProcessPool(Generic[J]):
         killed = _how_killed(status)
         if worker.job is not None:
             self._lost(worker.job, status, killed)
-        elif not worker.ready:  # it did not even begin, and neither would the next: the others go on without it
+        elif not worker.ready:  # it failed to start, and so would its replacement: the others continue without it
             how = f"a process {killed or f'ended with status {status}'} before its first run"
             if killed:
                 self.failure = how
@@ -333,7 +336,7 @@ class _ProcessPool(Generic[J]):
             self._hire()
 
     def _lost(self, number: int, status: int, killed: str | None) -> None:
-        """Start a job again whose process was killed, or give it up."""
+        """Queue the job of a killed worker again, or give it up."""
         self.left[number] -= 1
         if killed and status and self.left[number]:
             self.waiting.appendleft(number)
@@ -343,12 +346,15 @@ class _ProcessPool(Generic[J]):
             self.killed.append(Killed(job, KilledReason(f"its process {killed}")))
         else:
             self.crashes.append(f"the process of {job.name} ended with status {status}")
-        self.tracker.gone(number)
+        self.tracker.close(number)
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Generator[None]:
-    """What is begun in here ignores Ctrl-C from its first moment: the terminal sends it to all, and the parent decides."""
+def _ignoring_ctrl_c() -> Generator[None]:
+    """Make processes that are started while entered ignore Ctrl-C from their first moment.
+
+    The terminal sends Ctrl-C to all of them, and the parent decides what to do.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -359,11 +365,11 @@ def _deaf_to_ctrl_c() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-# The others
+# The worker processes
 
 
 def _work(pipe: Connection) -> None:
-    end_with(MACHINE)  # should a library end this process
+    end_with(MACHINE)  # in case a library ends this process
     try:
         _work_on_jobs(pipe)
     except BaseException as error:
@@ -377,8 +383,8 @@ def _work_on_jobs(pipe: Connection) -> None:
 
     def seen(done: int, text: str) -> None:
         try:
-            pipe.send(Place(done, text))
-        except OSError:  # left behind by a parent that was killed: save and stop
+            pipe.send(Progress(done, text))
+        except OSError:  # the parent was killed: save and stop
             signal.raise_signal(signal.SIGTERM)
 
     message: Ready | Ended = Ready()
@@ -390,7 +396,7 @@ def _work_on_jobs(pipe: Connection) -> None:
 
 
 def _ask(pipe: Connection, message: Ready | Ended) -> Job | None:
-    """The next job; None if there is none, or nobody to say so."""
+    """Return the next job; None if there is none, or if the parent has died."""
     try:
         pipe.send(message)
         return pipe.recv()

@@ -1,12 +1,12 @@
 """One runner for many configurations: `compare`, `sweep`, `paper` and `lm compare` only describe what to run.
 
-| class      | what it is                                                                                  |
-| ---------- | ------------------------------------------------------------------------------------------- |
-| Runner     | where jobs run: processes of this machine or a Ray cluster, how many at a time, who watches  |
-| KeptJob    | a job that keeps its results in run folders, so that it can be resumed                      |
-| RunFolders | a folder of run folders: `fill` runs the jobs that are not finished there                    |
+| class      | what it is                                                                                         |
+| ---------- | -------------------------------------------------------------------------------------------------- |
+| Runner     | where jobs run: processes of this machine or a Ray cluster, how many at a time, and a progress callback |
+| KeptJob    | a job that keeps its results in run folders, so that it can be resumed                             |
+| RunFolders | a folder of run folders; `fill` runs the jobs that are not finished there                          |
 
-A sweep keeps its rows in `storage.sweep_store` instead and hands results to the store itself.
+A sweep instead keeps its rows in `storage.sweep_store` and adds results to that store itself.
 """
 
 import os
@@ -28,15 +28,15 @@ Backend = Literal["processes", "ray"]
 
 @dataclass(frozen=True)
 class Runner:
-    """Where jobs run, and who is told about their progress."""
+    """Where jobs run, and the callback for their progress."""
 
     processes: int | None = None
-    """Jobs at a time. Default: as many as there are cores, or CPUs of the cluster."""
+    """Jobs at a time. Default: the number of cores, or of CPUs of the cluster."""
     backend: Backend = "processes"
     address: str | None = None
-    """Address of the Ray cluster. Default: a cluster of this machine alone."""
+    """Address of the Ray cluster. Default: start a cluster on this machine."""
     attempts: int = 3
-    """How often a job is started whose process is killed."""
+    """How often a job is started if its process is killed."""
     report: Report = lambda done, total, seen: None
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Runner:
         if self.backend == "ray":
             load_ray(self.address)  # refuse a missing cluster before anything is written
         elif self.address is not None:
-            raise InputError(f"address={self.address!r} is of a Ray cluster; add --backend ray")
+            raise InputError(f"address={self.address!r} is for a Ray cluster; add --backend ray")
 
     def run(
         self,
@@ -59,9 +59,7 @@ class Runner:
     ) -> list[Killed[J]]:
         """Run the jobs, and return those whose processes were killed too often.
 
-        `refused` and `finished` are called in this process, with each job that ends.
-
-        `may_begin` is for processes of this machine only.
+        `refused` and `finished` are called in this process with each job that ends. A Ray cluster ignores `may_begin`.
 
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -83,7 +81,7 @@ class KeptJob(ABC):
 
     @property
     def runs(self) -> list[Run]:
-        """All runs of this job, as far as they are known beforehand."""
+        """The runs of this job that are known before it starts."""
         return [Run(self.out / self.place)]
 
     @property
@@ -93,7 +91,7 @@ class KeptJob(ABC):
 
     @property
     def size(self) -> int:
-        """How much there is to do: updates, or runs."""
+        """The amount of work: updates or runs."""
         return 1
 
     @property
@@ -102,18 +100,18 @@ class KeptJob(ABC):
         return all(run.finished for run in self.runs)
 
     def tidy(self) -> None:
-        """Remove what a process killed after it wrote a result has left in a finished run."""
+        """Clean up finished runs whose process was killed after it wrote the result."""
         for run in self.runs:
             if run.finished:
                 run.tidy()
 
     @abstractmethod
     def check(self, *, resume: bool) -> None:
-        """Refuse folders that cannot become this job's, and finished runs that are damaged."""
+        """Raise an error if a folder cannot become this job's, or if a finished run is damaged."""
 
     @abstractmethod
     def run(self, report: ReportProgress, /) -> object:
-        """Make the runs that are missing, and continue those that were started."""
+        """Make the missing runs, and continue those that were started."""
 
 
 K = TypeVar("K", bound=KeptJob)
@@ -121,14 +119,14 @@ K = TypeVar("K", bound=KeptJob)
 
 @dataclass(frozen=True)
 class RunFolders:
-    """A folder of run folders, filled by jobs."""
+    """A folder of run folders that jobs fill."""
 
     out: Path
     resume: bool = False
     runner: Runner = Runner(1)
     on_refused: Callable[[str, str], None] | None = None
-    """Called with the name of a job that cannot be done, and why; a `KilledReason` if the machine ended it. Default: an error
-    once the other jobs are done."""
+    """Called with the name of a job that cannot be done and the reason, a `KilledReason` if the machine ended it.
+    Default: raise an error once the other jobs are done."""
 
     def __post_init__(self) -> None:
         if Run(self.out).exists:
@@ -136,12 +134,12 @@ class RunFolders:
         refuse_links(self.out, ("figures", ROWS))
 
     def refuse_links(self, jobs: Sequence[KeptJob]) -> None:
-        """Refuse run folders that are outside of ``out``, behind a link in it."""
+        """Raise an error if a link leads to a run folder outside of ``out``."""
         for run in (run for job in jobs for run in job.runs):
             refuse_link(run.path, self.out)
 
     def fill(self, jobs: Sequence[KeptJob]) -> None:
-        """Run the jobs that are not finished. If one of the folders cannot be used, refuse before any job runs.
+        """Run the jobs that are not finished. If one of the folders cannot be used, raise an error before any job runs.
 
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -149,7 +147,7 @@ class RunFolders:
         self.refuse_links(jobs)
         for job in jobs:
             job.check(resume=self.resume)
-        self.run_missing(jobs, f"the same command with --out {self.out} --resume goes on")
+        self.run_missing(jobs, f"the same command with --out {self.out} --resume continues")
 
     def run_missing(
         self,
@@ -179,6 +177,6 @@ class RunFolders:
         for lost in killed:
             refused(lost.job, lost.reason)
         if killed and self.on_refused is None:
-            raise MachineError(f"{'; '.join(refusals)}; what is finished is kept, and {how_to_continue}")
+            raise MachineError(f"{'; '.join(refusals)}; finished runs are kept, and {how_to_continue}")
         if refusals and self.on_refused is None:
             raise InputError("; ".join(dict.fromkeys(refusals)))

@@ -120,7 +120,7 @@ def reproduce(
         else:
             _set_aside_if_unusable(job, say, again=again)
     for jobs in (plan.runs, plan.certificates):  # certificates are about finished runs
-        folders.run_missing(jobs, "the same command goes on")
+        folders.run_missing(jobs, "the same command continues")
     written = write_report(out, plan.inputs(), paper=paper)
     figures = sorted(str(path.relative_to(out)) for path in (out / "figures").iterdir())
     seconds = round(time.perf_counter() - began, 1)

@@ -4,7 +4,7 @@ from internalize.errors import InputError
 
 
 def condition(text: str) -> tuple[str, str]:
-    """The name and the value."""
+    """Split a condition into its name and its value."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise InputError(f"where={text!r} is not of the form name=value")
@@ -12,7 +12,7 @@ def condition(text: str) -> tuple[str, str]:
 
 
 def is_value(found: object, text: str) -> bool:
-    """Whether it is what a condition asks for: a number by its value, or as tables print it; all else as it is written."""
+    """Return whether a value is the one in a condition: a number by value or as tables print it, all else as text."""
     if isinstance(found, bool) or not isinstance(found, int | float):
         return str(found) == text
     try:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and read with errors that say what is wrong with them."""
+"""Files that are written whole or not at all, and whose readers say what is wrong with a file."""
 
 import codecs
 import contextlib
@@ -27,12 +27,12 @@ Json = dict[str, Any]
 """A JSON object."""
 T = TypeVar("T")
 TEMPORARY_FILE: Final = re.compile(r"\.(?P<of>.+)\.(?P<process>[0-9]{1,9})\.tmp")
-"""What `write_atomically` leaves behind when it is killed: the name of the file, and the number of the process."""
+"""Name of a temporary file that a killed `write_atomically` leaves: it holds the file's name and the process number."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Generator[None]:
-    """Turn a full disk, a read-only or vanished folder into one clear line. What was there before is still there."""
+    """Turn a full disk, or a read-only or vanished folder, into a one-line error. Old content of the file survives."""
     try:
         yield
     except OSError as error:
@@ -41,7 +41,7 @@ def writing(path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Generator[None]:
-    """Turn a missing or unreadable file into one clear line."""
+    """Turn a missing or unreadable file into a one-line error."""
     try:
         yield
     except OSError as error:
@@ -49,40 +49,39 @@ def reading(path: Path) -> Generator[None]:
 
 
 def present(path: Path) -> bool:
-    """Whether a file is there. What is in its place and is none would be taken for its absence, and is refused."""
+    """Return whether a file exists. Raise an error if the path exists but is not a regular file."""
     with reading(path):
         if path.is_file():
             return True
         if os.path.lexists(path):
-            raise InputError(
-                f"{path} is no file, but a {'folder' if path.is_dir() else 'link to nowhere, or a device'}"
-            )
+            what = "a folder" if path.is_dir() else "a broken link or a device"
+            raise InputError(f"{path} is not a file but {what}")
     return False
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a file. A folder or a device is refused, and so is more than this machine has memory for."""
+    """Return the bytes of a file. Raise an error for a folder, a device, or a file larger than the machine's memory."""
     with reading(path):
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"{path} is no file, but a {'folder' if path.is_dir() else 'device'}")
+            raise InputError(f"{path} is not a file but a {'folder' if path.is_dir() else 'device'}")
         check_memory(found.st_size, f"the bytes of {path}")
         return path.read_bytes()
 
 
 def refuse_link(path: Path, below: Path) -> None:
-    """Refuse a path that leaves a folder through a link. The folder itself may be one."""
+    """Raise an error if a path leaves the folder ``below`` through a link. The folder itself may be a link."""
     for each in (path, *path.parents):
         if each == below:
             return
         if each.is_symlink():
             raise InputError(
-                f"{each} is a link, and what is written or deleted in {below} must be in it; remove the link"
+                f"{each} is a link, but files in {below} must not lie elsewhere, as some are replaced; remove the link"
             )
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a link in the place of one of these files or folders, or anywhere inside one of them."""
+    """Raise an error if one of these files or folders is a link, or if there is a link anywhere inside one of them."""
     for name in names:
         refuse_link(folder / name, folder)
         for here, below, files in os.walk(folder / name):
@@ -90,27 +89,27 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
                 refuse_link(Path(here) / each, Path(here))
 
 
-def stranger(folder: Path, own: Collection[str]) -> str | None:
-    """Return the name of a file in a folder that is none of its own, nor left of one by a killed writer."""
+def foreign_name(folder: Path, own: Collection[str]) -> str | None:
+    """Return the first name in a folder that is neither in ``own`` nor a temporary file of one that is, or None."""
     with reading(folder):
         names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     return next((name for name in names if name not in own and not _is_litter(name, own.__contains__)), None)
 
 
 def numbered(folder: Path, form: re.Pattern[str]) -> list[tuple[int, Path]]:
-    """Return the files of a folder whose names have a form, in the order of the number that is its first group."""
+    """Return the files whose names match ``form`` with the number in its first group, sorted by that number."""
     found = ((form.fullmatch(path.name), path) for path in folder.glob("*"))
     return sorted((int(name[1]), path) for name, path in found if name)
 
 
 def free_name(path: Path) -> Path:
-    """Return a path beside this one to which it can be set aside."""
+    """Return an unused path next to this one, to which it can be renamed."""
     names = (path.with_name(f"{path.name}.set-aside-{number}") for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def remove_litter(folder: Path, own: Callable[[str], object]) -> None:
-    """Remove what a killed writer has left of the files whose names are our own."""
+    """Remove temporary files that a killed writer has left, if ``own`` accepts the names of the files that it wrote."""
     for litter in () if folder.is_symlink() else folder.glob(".*.tmp"):
         if _is_litter(litter.name, own):
             with writing(litter):
@@ -123,8 +122,9 @@ def _is_litter(name: str, own: Callable[[str], object]) -> bool:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to the disk, and rename over it. What a killed process has left there goes. A link or a device
-    is not replaced by a file.
+    """Write a temporary file next to ``path``, flush it to the disk, and rename it to ``path``.
+
+    Temporary files that killed processes have left are removed. Raise an error rather than replace a link or a device.
     """
     with writing(path):
         refuse_link(path, path.parent)
@@ -134,8 +134,8 @@ def write_atomically(path: Path, content: bytes) -> None:
                 litter.unlink(missing_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            beside.unlink(missing_ok=True)  # of a killed process with this number
-            with beside.open("xb") as file:  # not through a link
+            beside.unlink(missing_ok=True)  # left by a killed process with the same number
+            with beside.open("xb") as file:  # x: never follows a link
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -145,31 +145,32 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether there is such a process, on this machine."""
+    """Return whether this machine has a process with this number."""
     try:
         os.kill(process, 0)
     except OSError as error:
-        return isinstance(error, PermissionError)  # there is, and it is somebody else's
+        return isinstance(error, PermissionError)  # it exists and belongs to another user
     return True
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """One JSON object, finite numbers only."""
+    """Write a JSON object. Numbers must be finite."""
     write_atomically(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path, schema: object = Json) -> Json:
-    """Return the JSON object in a file. One that does not fit the schema is refused."""
+    """Return the JSON object in a file. Raise an error if it does not fit the schema."""
     return parse_json(read_file(path), path, schema)
 
 
 def parse_json(content: bytes, path: Path | str, schema: object = Json) -> Json:
-    """Return the JSON object in some bytes of a file: finite numbers only, and what the schema says of its keys.
+    """Return the JSON object in the bytes of a file. Raise an error if a number is not finite or the schema does not
+    fit.
 
     Args:
         content: the bytes, with or without a byte-order mark.
         path: the file, for the message.
-        schema: any type that msgspec knows, such as a ``TypedDict``. Keys it does not name are kept as they are.
+        schema: any type that msgspec knows, such as a ``TypedDict``. Keys that it does not name are kept unchanged.
     """
     try:
         value: object = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))
@@ -186,9 +187,9 @@ def check_schema(value: object, schema: type[T], path: Path | str) -> T: ...
 @overload
 def check_schema(value: object, schema: object, path: Path | str) -> Any: ...
 def check_schema(value: object, schema: object, path: Path | str) -> Any:
-    """Return a value read from a file as the schema has it: with no other keys, and dataclasses where it names them.
+    """Convert a value read from a file to the type ``schema``, which drops other keys and builds dataclasses.
 
-    One that does not fit is refused, with the place in it and what stands there.
+    Raise an error with the place and what is wrong there if the value does not fit.
     """
     try:
         return msgspec.convert(value, schema)
@@ -197,7 +198,7 @@ def check_schema(value: object, schema: object, path: Path | str) -> Any:
 
 
 def all_fields(options: type, **more: object) -> type[msgspec.Struct]:
-    """Return the schema of an object that has every field of a dataclass, those with a default too, and these."""
+    """Return the schema of an object that must have every field of a dataclass, even with a default, and these."""
     hints = get_type_hints(options)
     return msgspec.defstruct(
         options.__name__, [*((field.name, hints[field.name]) for field in fields(options)), *more.items()]
@@ -205,27 +206,27 @@ def all_fields(options: type, **more: object) -> type[msgspec.Struct]:
 
 
 def check_version(found: Mapping[str, Any], version: int, path: Path) -> None:
-    """Refuse a file of another version of its format."""
+    """Raise an error if a file has another version of its format."""
     if found.get("version") != version:
         raise InputError(f"{path} has version {found.get('version')!r}; this package reads version {version}")
 
 
 def explain(error: Exception) -> str:
-    """Return the message of msgspec with the place first: "rows[0].n: expected `int`, got `str`"."""
+    """Return the message of a msgspec error with the place first: "rows[0].n: expected `int`, got `str`"."""
     message, _, place = str(error).partition(" - at ")
     place = place.strip("`").removeprefix("$").removeprefix(".")
     return (f"{place}: " if place else "") + message[:1].lower() + message[1:]
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with a digest of itself, so that damage is noticed."""
+    """Return a JSON object with its own digest added, so that damage is noticed."""
     return {**value, "sha256": _json_digest(value)}
 
 
 def check_seal(value: Mapping[str, Any], path: Path) -> None:
-    """Refuse an object that is not what it was sealed as. One without a digest is taken."""
+    """Raise an error if an object does not match its digest. An object without a digest passes."""
     if "sha256" in value and value["sha256"] != _json_digest({k: v for k, v in value.items() if k != "sha256"}):
-        raise InputError(f"{path} is damaged: it does not have the digest that it was written with")
+        raise InputError(f"{path} is damaged: its content does not match its digest")
 
 
 def _json_digest(value: Mapping[str, Any]) -> str:
@@ -233,10 +234,11 @@ def _json_digest(value: Mapping[str, Any]) -> str:
 
 
 _LARGE = 2**30
+"""Bytes above which a file is known by its size, because reading it would take as long as writing it."""
 
 
 def file_digests(paths: Iterable[Path]) -> dict[str, str]:
-    """What each file is known by, by its name: its digest, or its size if reading it would take as long as writing it."""
+    """Return the digest of each file by its name; for a large file, return its size instead."""
     digests: dict[str, str] = {}
     for path in sorted(paths):
         if (size := path.stat().st_size) > _LARGE:
@@ -248,7 +250,7 @@ def file_digests(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
-    """Tensors as safetensors, with a digest of their bytes so that damage is noticed."""
+    """Write tensors as safetensors, with a digest of their bytes so that damage is noticed."""
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -256,7 +258,10 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":
-    """Tensors by name. Damaged, not finite or not floating point: refused. A file without our digest is taken."""
+    """Return the tensors in a file by name. Raise an error if one is damaged, not finite or not floating point.
+
+    A file without our digest is accepted.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -270,7 +275,7 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
     except SafetensorError as error:
         raise InputError(f"{path} is not a whole safetensors file: {error}") from None
     if metadata and "sha256" in metadata and metadata["sha256"] != _digest(tensors):
-        raise InputError(f"{path} is damaged: its bytes do not have the digest that it was written with")
+        raise InputError(f"{path} is damaged: its bytes do not match its digest")
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
             raise InputError(f"{path}: {name} has entries that are not finite")
@@ -278,7 +283,7 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 class _TensorHeader(TypedDict):
-    """What the header of a safetensors file says of a tensor: only what torch can hold, and compute with as a weight."""
+    """A tensor in the header of a safetensors file: only types and shapes that torch can hold and use as a weight."""
 
     dtype: Literal["F64", "F32", "F16", "BF16"]
     shape: Annotated[list[Annotated[int, Meta(le=2**63 - 1)]], Meta(max_length=64)]

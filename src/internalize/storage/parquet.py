@@ -1,7 +1,7 @@
-"""Parquet files that somebody else may have written, read as one table whose columns are known beforehand.
+"""Untrusted Parquet files, read as one table with a known schema.
 
-On a damaged file polars may panic, which prints a page of Rust, or abort the process. So what this process has not read yet is
-read by another one first (``python -m internalize.storage.parquet``), and only its end is looked at.
+On a damaged file polars may panic, which prints a page of Rust, or abort the process. Therefore another process reads
+each new file first (``python -m internalize.storage.parquet``), and this one looks only at how it ended.
 """
 
 import contextlib
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     import polars as pl
 
 ROWS_AT_MOST: Final = 10_000
-"""In one file. A part of a sweep has a tenth of it."""
-_BYTES_A_VALUE: Final = 16
+"""Largest number of rows in a file. A part of a sweep has a tenth of it."""
+_BYTES_PER_VALUE: Final = 16
 _MEMORY: Final = 4 * 2**30
 _SECONDS: Final = 60
-"""Memory and processor time that the other process has."""
+"""Limits of the other process: memory in bytes, and processor time."""
 _known: set[str] = set()
-"""Digests of the files that can be read."""
+"""Digests of the files that the other process could read."""
 
 
 def read_tables(paths: Sequence[Path], schema: "pl.Schema", needed: Collection[str]) -> "pl.DataFrame":
-    """Return the rows of all files. A column that a file lacks is empty, and one that is not in the schema is passed over.
+    """Return the rows of all files. A column that a file lacks is empty, and one that is not in the schema is ignored.
 
     Args:
         paths: the files.
-        schema: the type of every column. A column may also be of whole numbers in place of others, or of nulls.
-        needed: columns that are empty in no row.
+        schema: the type of every column. A file may store floats as integers, and any column as nulls.
+        needed: columns that must have a value in every row.
     """
     import polars as pl
 
     contents = {path: read_file(path) for path in paths}
     _try_elsewhere(contents)
     rows = sum(_row_count(path, content) for path, content in contents.items())
-    check_memory(rows * len(schema) * _BYTES_A_VALUE, f"{rows} rows in {len(contents)} files")
+    check_memory(rows * len(schema) * _BYTES_PER_VALUE, f"{rows} rows in {len(contents)} files")
     tables = (_read_table(path, content, schema, needed) for path, content in contents.items())
     return pl.concat([pl.DataFrame(schema=schema), *tables])
 
 
 def _row_count(path: Path, content: bytes) -> int:
-    """Return how many rows a file has by its metadata, before it is read; refuse what no file of ours has."""
+    """Return the number of rows in a file's metadata. Raise an error if it is more than any file of ours has."""
     import polars as pl
 
     try:
@@ -85,7 +85,7 @@ def _read_table(path: Path, content: bytes, schema: "pl.Schema", needed: Collect
 
 
 def _try_elsewhere(contents: Mapping[Path, bytes]) -> None:
-    """Have another process read the files that this one does not know, and refuse the one at which that process ends."""
+    """Let another process read the new files. If it dies, raise an error that names the file it was reading."""
     new = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     new = {path: digest for path, digest in new.items() if digest not in _known}
     if not new:
@@ -105,9 +105,9 @@ def _try_elsewhere(contents: Mapping[Path, bytes]) -> None:
 
 
 def _try_here(paths: Sequence[Path]) -> None:
-    """Read files, or perhaps not come to an end, with a byte on standard output for each that is begun.
+    """Read files, and write a byte to standard output before each, so that the caller knows where this process died.
 
-    What polars refuses by itself is no harm.
+    Errors that polars raises are ignored: `read_tables` reports them.
     """
     import polars as pl
 

@@ -1,17 +1,17 @@
-"""The run store: one folder a run, every file written whole or not at all, one writer at a time.
+"""Run folders: one per run, every file written whole or not at all, one writer at a time.
 
 | file                  | content                                                                     |
 | --------------------- | --------------------------------------------------------------------------- |
 | `config.json`         | version, kind, all options resolved; its presence makes the folder a run    |
 | `env.json`            | package version, commit, Python, torch, CPU, threads, start time            |
-| `metrics.jsonl`       | one object an evaluation                                                    |
+| `metrics.jsonl`       | one object per evaluation                                                   |
 | `weights.safetensors` | final weights                                                               |
-| `model/`              | of `lm train`: the model as transformers writes it                          |
-| `stages/`             | of `lm train --keep-stages`: the model at the end of every stage, likewise  |
-| `first-stage/`        | in `lm compare`: its first stage, while other runs continue from it         |
+| `model/`              | `lm train`: the model in the format of transformers                         |
+| `stages/`             | `lm train --keep-stages`: the model at the end of every stage               |
+| `first-stage/`        | `lm compare`: the first stage, while other runs continue from it            |
 | `snapshots/`          | weights at evaluations, named by step                                       |
-| `checkpoint/`         | what a resumed run needs; the newest `….json` names its tensors            |
-| `result.json`         | what `--json` prints, written last: its presence means finished             |
+| `checkpoint/`         | what a resumed run needs; the newest `….json` names its tensors             |
+| `result.json`         | what `--json` prints; written last, so its presence means finished          |
 | `.lock`               | held by the process that writes                                             |
 
 Nothing is pickled. Reading takes no lock.
@@ -37,6 +37,7 @@ from internalize.storage.files import (
     check_schema,
     check_seal,
     check_version,
+    foreign_name,
     free_name,
     load_tensors,
     numbered,
@@ -49,7 +50,6 @@ from internalize.storage.files import (
     remove_litter,
     save_tensors,
     sealed,
-    stranger,
     write_json,
     writing,
 )
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VERSION = 1
-"""Of the folder's layout. A reader refuses a version it does not know."""
+"""Version of the folder's layout. A reader refuses any other version."""
 T = TypeVar("T")
 
 
 class Config(TypedDict, total=False):
-    """What the `config.json` of any run may hold. Its kind decides what else is there."""
+    """Fields that the `config.json` of any run may have. The kind of the run decides which others there are."""
 
     version: int
     kind: str
@@ -75,7 +75,7 @@ class Config(TypedDict, total=False):
 
 
 class Checkpoint(TypedDict):
-    """What the JSON of any checkpoint holds."""
+    """Fields that the JSON of every checkpoint has."""
 
     step: int
     metrics_bytes: Annotated[int, Meta(ge=0)]
@@ -96,7 +96,7 @@ _BEFORE: dict[str, Json] = {
     "solve": {"curriculum": "log-icot"},
     "lm-train": {"layer_loss": 0.0, "patience": 300, "keep_stages": False},
 }
-"""What a run of that kind had before there was an option for it, and its config.json does not say."""
+"""By kind of run: the values of options that did not exist when the run was made, so its config.json lacks them."""
 
 _OWN_FILES = {
     *("config.json", "env.json", "metrics.jsonl", "answers.jsonl", "weights.safetensors", "result.json", ".lock"),
@@ -106,7 +106,7 @@ _CHECKPOINT_FILE: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.(json|safetens
 _SNAPSHOT: Final = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})\.safetensors")
 _TRAINER_FOLDER: Final = re.compile(r"checkpoint-([0-9]+)")
 _TRAINER_LITTER: Final = re.compile(r"\.checkpoint-([0-9]+)\.tmp")
-"""A copy of one that was being made when its process was killed."""
+"""Unfinished copy of a Trainer's checkpoint, left by a killed process."""
 _SPARE_FILES: Final = 32
 """Open files that a run needs besides its lock."""
 _RESERVED: Final = ("path", "finished", "broken")
@@ -114,18 +114,18 @@ _RESERVED: Final = ("path", "finished", "broken")
 
 
 class Run:
-    """One run folder, open for reading; `with run.locked():` for writing."""
+    """A run folder. Reading needs no lock; writing needs `with run.locked():`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """An existing run."""
+        """Open an existing run."""
         run = cls(Path(path))
         if not run.exists:
             raise InputError(f"{path} is not a run folder: it has no config.json")
-        run.config  # noqa: B018  (refuse a broken one here, not later)
+        run.config  # noqa: B018  (raises an error now if it is broken)
         return run
 
     @property
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def env(self) -> Json:
-        """What the run ran on."""
+        """The machine and the package versions that the run used."""
         return read_json(self.path / "env.json")
 
     @property
@@ -158,12 +158,12 @@ class Run:
         return read_json(self.path / "result.json")
 
     def result_as(self, schema: type[T]) -> T:
-        """The same as a schema has it; refused if it does not fit."""
+        """Return the result converted to ``schema``. Raise an error if it does not fit."""
         return check_schema(self.result, schema, self.path / "result.json")
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the folder against a second writer. The folder is made if it is missing."""
+        """Lock the folder against other writers. Create it if it is missing."""
         lock = FileLock(self.path / ".lock", timeout=0)
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -178,15 +178,17 @@ class Run:
             lock.release()
 
     def check(self, kind: str, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Refuse a folder that cannot become this run's: with other files, another run, or this one without ``resume``; and
-        one that is not finished and holds links, because what they lead to is not the run's.
+        """Raise an error if the folder cannot become this run's.
+
+        That is a folder with other files, with another run, with this run but without ``resume``, or one that is not
+        finished and has links in it, which lead to files that are not the run's.
         """
         if not self.finished:
             refuse_links(self.path, _OWN_FILES)
         wanted = _as_json({"version": VERSION, "kind": kind, **config}, self.path / "config.json")
         if self.exists:
             found = self.config
-            # The kind and the seed first: they explain the rest.
+            # The kind and the seed first, because a difference in them explains the others.
             for key in sorted({*wanted, *found}, key=lambda key: (key != "kind", key != "seed", key)):
                 if (want := wanted.get(key)) != found.get(key):
                     raise InputError(
@@ -194,13 +196,13 @@ class Run:
                         "choose another --out"
                     )
             if not resume:
-                state = "is finished" if self.finished else "was begun"
-                raise InputError(f"{self.path}: this run {state} already; add --resume, or choose another --out")
-        elif name := stranger(self.path, _OWN_FILES):
+                state = "is already finished" if self.finished else "has already started"
+                raise InputError(f"{self.path}: this run {state}; add --resume, or choose another --out")
+        elif name := foreign_name(self.path, _OWN_FILES):
             raise InputError(f"{self.path} is not a run folder and holds {name!r}; choose another --out")
 
     def begin(self, kind: str, config: Mapping[str, Any]) -> None:
-        """Make the folder this run's, after `check` and under the lock: `begin_runs` does all three."""
+        """Make the folder this run's. Call `check` and lock the folder first; `begin_runs` does all three."""
         remove_litter(self.path, _OWN_FILES.__contains__)
         remove_litter(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
         remove_litter(self.path / "snapshots", _SNAPSHOT.fullmatch)
@@ -209,23 +211,23 @@ class Run:
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
 
     def set_aside(self) -> Path:
-        """Rename the folder, whatever is in it, so that another run can take its place. Refused while somebody writes it."""
+        """Rename the folder, whatever is in it, to make room for another run. Raise an error if it is locked."""
         with self.locked(), writing(self.path):
             return self.path.rename(free_name(self.path))
 
     def finish(self, result: Json) -> None:
-        """Write the result, and drop the checkpoint that is no longer needed."""
+        """Write the result, and delete the checkpoint, which is no longer needed."""
         write_json(self.path / "result.json", result)
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove what a finished run has no more use for; a kill after its result may have left it."""
+        """Remove the checkpoints of a finished run. A process killed after it wrote the result may have left them."""
         self.drop_checkpoints()
-        with contextlib.suppress(OSError):  # somebody's own file in it: leave it
+        with contextlib.suppress(OSError):  # the folder holds a file that is not ours: leave it
             (self.path / "checkpoint").rmdir()
 
     def drop_trainer(self) -> None:
-        """Remove the checkpoints that a Trainer has kept by its own names: of a finished run of `lm train`, as `tidy`."""
+        """Remove the Trainer's checkpoints, and what `tidy` removes, from a finished run of `lm train`."""
         refuse_link(self.path / "checkpoint", self.path)
         for pattern in (_TRAINER_FOLDER, _TRAINER_LITTER):
             for _, folder in numbered(self.path / "checkpoint", pattern):
@@ -235,71 +237,70 @@ class Run:
     # Metrics
 
     def append_metrics(self, metrics: Json) -> None:
-        """One more line, whole."""
+        """Append one line to the metrics."""
         line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
         path = self.path / "metrics.jsonl"
         with writing(path), path.open("ab") as file:
             file.write(line)
 
     def metrics(self, size: int | None = None, schema: object = Json) -> list[Json]:
-        """All evaluations in order, or those in the first bytes. An unfinished last line, left by a kill, is not one yet.
+        """Return the evaluations in order. An unfinished last line, left by a killed process, is ignored.
 
         Args:
-            size: how many bytes.
-            schema: of a line; one that does not fit is refused.
+            size: read only that many bytes, which must be whole lines.
+            schema: the type of a line. Raise an error if one does not fit.
         """
         path = self.path / "metrics.jsonl"
         if not present(path):
             return []
         *lines, rest = read_file(path)[:size].split(b"\n")
         if rest and size is not None:
-            raise InputError(
-                f"{path} is damaged: its first {size} bytes, of which the checkpoint speaks, are not whole lines"
-            )
+            raise InputError(f"{path} is damaged: the {size} bytes that the checkpoint recorded are not whole lines")
         return [parse_json(line, path, schema) for line in lines]
 
     # Weights
 
     def save_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """The final weights."""
+        """Write the final weights."""
         save_tensors(self.path / "weights.safetensors", weights)
 
     def weights(self) -> "dict[str, Tensor]":
-        """The final weights by name."""
+        """Return the final weights by name."""
         return load_tensors(self.path / "weights.safetensors")
 
     def save_snapshot(self, step: int, weights: "Mapping[str, Tensor]") -> None:
-        """The weights at an evaluation."""
+        """Write the weights at an evaluation."""
         with writing(self.path / "snapshots"):
             (self.path / "snapshots").mkdir(exist_ok=True)
         save_tensors(self.path / "snapshots" / f"step-{step:08d}.safetensors", weights)
 
     def snapshots(self) -> "Iterator[tuple[int, dict[str, Tensor]]]":
-        """Kept weights in order of steps."""
+        """Yield the steps and weights of the snapshots, sorted by step."""
         for step, path in numbered(self.path / "snapshots", _SNAPSHOT):
             yield step, load_tensors(path)
 
-    # Checkpoints: tensors first, under a name of their own; then the JSON that names them, which is the commit; the
-    # checkpoint before it goes last. Runs trained together keep the one before until all of them have the new one.
+    # Checkpoints. First the tensors are written under a new name, then the JSON that names them, which commits the
+    # checkpoint. The previous checkpoint is deleted last; runs trained together keep it until all of them have the new
+    # one.
 
     def save_checkpoint(self, step: int, tensors: "Mapping[str, Tensor]", state: Json) -> None:
-        """Add a checkpoint at a step, with the length of the metrics so far. Older ones stay: `drop_checkpoints`."""
+        """Add a checkpoint at a step, with the size of the metrics so far. `drop_checkpoints` removes older ones."""
         folder, metrics = self.path / "checkpoint", self.path / "metrics.jsonl"
         with writing(folder):
             folder.mkdir(exist_ok=True)
             size = metrics.stat().st_size if metrics.exists() else 0
             if size:
                 with metrics.open("rb") as file:
-                    os.fsync(file.fileno())  # the checkpoint speaks of these bytes, so they must not be lost after it
+                    os.fsync(file.fileno())  # the checkpoint records these bytes, so they must be on the disk before it
         save_tensors(folder / f"{step:08d}.safetensors", tensors)
         write_json(folder / f"{step:08d}.json", sealed({**state, "step": step, "metrics_bytes": size}))
 
     def checkpoint_steps(self) -> set[int]:
-        """Steps at which there is a whole checkpoint."""
+        """Return the steps that have a complete checkpoint."""
         return {step for step, path in self._checkpoint_files() if path.suffix == ".json"}
 
     def drop_checkpoints(self, *, but: int | None = None) -> None:
-        """Remove the checkpoints, but for that of one step."""
+        """Remove all checkpoints except the one at step ``but``."""
         refuse_link(self.path / "checkpoint", self.path)
         for step, path in self._checkpoint_files():
             if step != but:
@@ -307,7 +308,7 @@ class Run:
                     path.unlink(missing_ok=True)
 
     def load_checkpoint(self, step: int) -> "tuple[dict[str, Tensor], Json]":
-        """Tensors and state of a checkpoint. Nothing is changed; `go_back` does that once both are found good."""
+        """Return the tensors and state of a checkpoint. Nothing changes; call `rewind_metrics` once both are valid."""
         path = self.path / "checkpoint" / f"{step:08d}.json"
         state = read_json(path)
         check_seal(state, path)
@@ -322,18 +323,18 @@ class Run:
         return load_tensors(path.with_suffix(".safetensors")), state
 
     def rewind_metrics(self, state: Json | None, say: Callable[[str], None] = lambda line: None) -> None:
-        """Take the metrics back to where they were at a checkpoint; without one, to the beginning, and say so."""
+        """Truncate the metrics to their size at a checkpoint. Without a checkpoint, empty them and say so."""
         if (self.path / "checkpoint").exists() and not (self.path / "checkpoint").is_dir():
             raise InputError(f"{self.path / 'checkpoint'} is not a folder")
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             if state is None and metrics.stat().st_size:
-                say(f"{self.path} has no checkpoint to go on from: it begins anew")
+                say(f"{self.path} has no checkpoint: it starts from the beginning")
             with writing(metrics):
                 os.truncate(metrics, state["metrics_bytes"] if state else 0)
 
     def _checkpoint_files(self) -> list[tuple[int, Path]]:
-        # JSON first: a checkpoint without its JSON does not exist, one without its tensors is damaged
+        # JSON first: a checkpoint without its JSON does not exist, while one without its tensors is damaged
         files = numbered(self.path / "checkpoint", _CHECKPOINT_FILE)
         return sorted(files, key=lambda file: file[1].suffix != ".json")
 
@@ -342,16 +343,16 @@ class Run:
 def begin_runs(
     runs: Sequence[Run], kind: str, configs: Sequence[Mapping[str, Any]], *, resume: bool
 ) -> Generator[None]:
-    """Hold the folders of runs that go together, all of them theirs, or refuse with none of them changed."""
+    """Lock the folders of runs that are trained together and begin them. If one cannot be used, change none of them."""
 
     def check_all() -> None:
         for run, config in zip(runs, configs, strict=True):
             run.check(kind, config, resume=resume)
 
-    check_all()  # before a folder or a lock is made
+    check_all()  # before any folder or lock is created
     check_open_files(len(runs))
     with contextlib.ExitStack() as locks:
-        for run in sorted(runs, key=lambda run: run.path):  # in one order, so that two commands never hold half each
+        for run in sorted(runs, key=lambda run: run.path):  # sorted, so that two commands never each hold half
             locks.enter_context(run.locked())
         check_all()
         for run, config in zip(runs, configs, strict=True):
@@ -360,46 +361,46 @@ def begin_runs(
 
 
 def _as_json(value: Json, path: Path) -> Json:
-    """Return an object as it is read from the file that it is written to: tuples become lists."""
+    """Return an object as it would be read back from its file: tuples become lists."""
     try:
         return json.loads(json.dumps(value, ensure_ascii=False).encode())
     except UnicodeEncodeError as error:
-        raise InputError(f"{error.object!r} is not UTF-8, and {path} would have to hold it") from None
+        raise InputError(f"{error.object!r} is not UTF-8, so it cannot be written to {path}") from None
 
 
 def check_open_files(count: int) -> None:
-    """Refuse more locks than this process can hold, each an open file. The limit is raised as far as it may be."""
+    """Raise the limit of open files so that this process can hold ``count`` locks, or raise an error if it cannot."""
     need = sum(1 for _ in Path("/dev/fd").glob("*")) + count + _SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or need <= soft:
         return
     if hard != resource.RLIM_INFINITY and need > hard:
         raise InputError(
-            f"{count} runs at a time need {need} open files, and this process may have {hard} (ulimit -n); take fewer seeds"
+            f"{count} runs at a time need {need} open files, but only {hard} are allowed (ulimit -n); take fewer seeds"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
 def trainer_checkpoints(folder: Path) -> list[Path]:
-    """A Trainer's checkpoints, whole or not, by their number of updates."""
+    """Return a Trainer's checkpoints, complete or not, sorted by their number of updates."""
     return [path for _, path in numbered(folder, _TRAINER_FOLDER)]
 
 
 def find_runs(root: str | Path) -> list[Run]:
-    """Every run in or below a folder, sorted by path."""
+    """Return every run in or below a folder, sorted by path."""
     found: dict[Path, Run] = {}
     paths = [Path(here) / "config.json" for here, below, files in os.walk(root) if "config.json" in (*below, *files)]
     for path in sorted(paths, key=lambda path: (len(path.parts), path)):
         runs = found.keys() & set(path.parent.parents)
-        if not any((run / "env.json").exists() for run in runs):  # a model's config.json inside a run is not a run
+        if not any((run / "env.json").exists() for run in runs):  # not the config.json of a model inside a run
             found[path.parent] = Run(path.parent)
     return [found[folder] for folder in sorted(found)]
 
 
 def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
-    """Every run in or below a folder as a frame: path, finished, its options and, if finished, its results.
-    Beside the option ``steps`` (of a stage or at most) those that were made are in the column ``steps_made``.
+    """Return every run in or below a folder as a frame: its path, whether it is finished, its options and its results.
 
+    The option ``steps`` has its own column, so the number of steps that a run took is in the column ``steps_made``.
     Keywords keep the runs whose option or result of that name has that value: ``list_runs("runs", n=30)``. Runs that
     cannot be read stay in the frame, with the reason in the column ``broken``.
     """
@@ -424,7 +425,7 @@ def list_runs(root: str | Path, /, **where: object) -> "pl.DataFrame":
 
 
 def _scalars(values: Json) -> Json:
-    """What fits a cell of a column that is not ours. Numbers that no column can hold are shown as text."""
+    """Return the values that fit a cell, without our own columns. Integers too large for a column become text."""
     scalars = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
     return {
         key: str(value) if type(value) is int and abs(value) >= 2**63 else value

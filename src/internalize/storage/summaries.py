@@ -1,4 +1,4 @@
-"""What several seeds came to: means and shares with their 95 % intervals, and what it took to get to 99 %."""
+"""Summaries over seeds: means and shares with their 95 % intervals, and when a run reached 99 %."""
 
 import math
 import statistics
@@ -14,12 +14,13 @@ from internalize.storage.files import Json, check_schema, present, read_json, wr
 from internalize.storage.runs import Run
 
 SOLVED: Final = 0.99
-"""Share of right answers from which on a run counts as solved."""
+"""Share of right answers at which a run counts as solved."""
 ROWS: Final = "rows.json"
+"""File of a comparison's rows."""
 
 
 class StoredRow(TypedDict, total=False):
-    """What a row of `rows.json` is about. Its study decides what else is there."""
+    """The fields of a row of `rows.json` that say what it is about. Its study decides which others there are."""
 
     of: Required[str]
     n: Required[int]
@@ -32,7 +33,7 @@ class StoredRow(TypedDict, total=False):
 
 
 class RowsFile(TypedDict):
-    """What `rows.json` of `compare` holds."""
+    """The content of `rows.json` of `compare`."""
 
     rows: list[StoredRow]
 
@@ -55,7 +56,8 @@ def over_seeds(accuracies: Sequence[float], samples: int) -> SeedSummary:
 
     Args:
         accuracies: one per seed.
-        samples: held-out samples of each seed. Where all seeds agree exactly the interval is about these, at these seeds.
+        samples: held-out samples per seed. If all seeds agree exactly, the interval is that of a share of all these
+            samples.
     """
     mean, low, high = mean_interval(accuracies)
     if len(set(accuracies)) == 1:
@@ -66,7 +68,7 @@ def over_seeds(accuracies: Sequence[float], samples: int) -> SeedSummary:
 
 
 def flat(row: object) -> Json:
-    """The fields of a row as one JSON object, those of its summary over the seeds among them."""
+    """Return the fields of a row as one JSON object, with the fields of its summary over seeds inlined."""
     found: Json = {}
     for name, value in vars(row).items():
         found |= vars(value) if isinstance(value, SeedSummary) else {name: value}
@@ -74,29 +76,29 @@ def flat(row: object) -> Json:
 
 
 def first_solved(run: Run, stages: int, score: str = "accuracy") -> Json | None:
-    """The first evaluation in the last stage that is good enough; None if there was none."""
+    """Return the first evaluation in the last stage that reaches `SOLVED`, or None."""
     return next((m for m in run.metrics() if m["stage"] == stages and m[score] >= SOLVED), None)
 
 
 def lower_median(values: Sequence[float | None]) -> float | None:
-    """The lower median over seeds, those without a value above all others: None where fewer than half have one."""
+    """Return the lower median over seeds. A seed without a value counts as infinite; an infinite median is None."""
     median = statistics.median_low(math.inf if value is None else value for value in values)
     return None if math.isinf(median) else median
 
 
 def median_of(lines: Sequence[Json | None], key: str) -> float | None:
-    """The lower median of what the seeds' lines say under this key."""
+    """Return the lower median over seeds of the value under a key."""
     return lower_median([None if line is None else line[key] for line in lines])
 
 
 def mean_of(lines: Sequence[Json], key: str) -> float | None:
-    """The mean of what the seeds' lines say under this key; None if one does not say."""
+    """Return the mean over seeds of the value under a key, or None if a seed lacks it."""
     values = [line.get(key) for line in lines]
     return None if None in values else statistics.fmean(value for value in values if value is not None)
 
 
 def keep_rows(out: Path, rows: Sequence[Json]) -> None:
-    """Write rows to ``out/rows.json``, in the place of those with the same subject."""
+    """Write rows to ``out/rows.json``, where they replace those with the same subject."""
     path = out / ROWS
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -109,6 +111,6 @@ def keep_rows(out: Path, rows: Sequence[Json]) -> None:
 
 
 def _subject(row: Json) -> tuple[object, ...]:
-    """What a row is about."""
+    """Return the values that say what a row is about."""
     rest = (row.get(key) for key in ("optimizer", "method", "what", "by", "batch"))
     return row["of"], row["n"], row["k"], *rest

@@ -1,16 +1,16 @@
-"""The store of a sweep: one row a cell, only ever added to, readable as Parquet at any time.
+"""The store of a sweep: one row per cell, append-only, readable as Parquet at any time.
 
-| file                      | content                                                                                 |
-| ------------------------- | --------------------------------------------------------------------------------------- |
-| `sweep.json`              | version and kind; its presence makes the folder a sweep's                               |
-| `env.json`                | what the sweep was begun on                                                             |
-| `cells/part-….parquet`    | finished cells, some hundreds a part; a part never changes                              |
-| `journal.jsonl`           | cells finished since, in lines as they arrive, a cell or a set; sealed into the next part |
-| `.lock`                   | held by the process that writes                                                         |
+| file                   | content                                                                                    |
+| ---------------------- | ------------------------------------------------------------------------------------------ |
+| `sweep.json`           | version and kind; its presence makes the folder a sweep's                                  |
+| `env.json`             | the machine and versions when the sweep started                                            |
+| `cells/part-….parquet` | finished cells, about `ROWS_PER_PART` per part or fewer; a part never changes              |
+| `journal.jsonl`        | cells that finished since: a line per cell or per set of cells; becomes the next part      |
+| `.lock`                | held by the process that writes                                                            |
 
-A cell is in the store from the moment its line is whole, those computed together all at once. Killed between a part and the end
-of its journal, the store has rows in both: a reader drops the second, and the next writer empties the journal. There is one
-writer, so no cell is added twice.
+A cell is in the store once its line is complete; cells computed together share a line. If a writer is killed after it
+wrote a part and before it emptied the journal, rows are in both. A reader then ignores the second copy, and the next
+writer removes it from the journal. There is one writer, so no cell is added twice.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from internalize.storage.files import (
     Json,
     check_schema,
     check_version,
+    foreign_name,
     numbered,
     parse_json,
     present,
@@ -38,7 +39,6 @@ from internalize.storage.files import (
     read_json,
     refuse_links,
     remove_litter,
-    stranger,
     write_atomically,
     write_json,
     writing,
@@ -52,36 +52,37 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 STORE: Final = "sweep.json"
 """The file whose presence makes a folder a sweep's."""
-ROWS_A_PART: Final = 1000
+ROWS_PER_PART: Final = 1000
+"""Rows in the journal at which they become a part."""
 _INT64: Final = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_SECONDS_A_SYNC: Final = 1.0
+_SECONDS_PER_SYNC: Final = 1.0
 _TOGETHER: Final = "cells"
-"""In a line of the journal: the rows that were added together."""
+"""Key of a journal line that holds several rows, which were added together."""
 _OWN_FILES: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
 _PART: Final = re.compile(r"part-([0-9]{6,})\.parquet")
 
 _NEEDED: Final = ("cell", "status")
-"""Columns that no row may leave empty."""
+"""Columns that must have a value in every row."""
 
 Schema = Mapping[str, type]
-"""The columns in their order: bool, int, float or str each."""
+"""The columns in order, each with its type: bool, int, float or str."""
 Kind = Literal["train", "solve"]
 
 
 class StoreFile(TypedDict):
-    """What `sweep.json` holds."""
+    """The content of `sweep.json`."""
 
     version: int
     kind: Kind
 
 
 class CellStore:
-    """The folder of a sweep, open for reading; ``with store.locked(…):`` for writing.
+    """The folder of a sweep. Reading needs no lock; writing needs ``with store.locked(…):``.
 
     Args:
         path: the folder.
-        kind: what its cells are, train or solve.
-        schema: their columns, `cell` among them, which tells cells apart.
+        kind: the command that each cell runs, train or solve.
+        schema: the columns. `cell` must be one of them; it identifies a cell.
     """
 
     def __init__(self, path: Path, kind: Kind, schema: Schema) -> None:
@@ -94,7 +95,7 @@ class CellStore:
     # Reading
 
     def frame(self) -> "pl.DataFrame":
-        """All finished cells, each once, in the order in which they were finished."""
+        """Return all finished cells, each once, in the order in which they finished."""
         import polars as pl
 
         return pl.concat([self._parts(), self._as_frame(self._journal())]).unique(
@@ -108,11 +109,11 @@ class CellStore:
         folder = self.path / "cells"
         for path in folder.glob("part-*.parquet"):
             if not _PART.fullmatch(path.name):
-                raise InputError(f"{path} has not the name of a part, such as part-000000.parquet")
+                raise InputError(f"{path} is not named like a part, such as part-000000.parquet")
         return [path for _, path in numbered(folder, _PART)]
 
     def _journal(self) -> list[Json]:
-        """The rows of the lines that are whole."""
+        """Return the rows in the journal's complete lines."""
         path = self.path / "journal.jsonl"
         if not present(path):
             return []
@@ -133,7 +134,7 @@ class CellStore:
 
     @contextlib.contextmanager
     def locked(self, *, resume: bool) -> Generator[set[str]]:
-        """Hold the folder for adding cells, all of them sealed at the end. Enters with the cells that are there already."""
+        """Lock the folder for adding cells, and yield those it already has. At the end, the journal becomes a part."""
         self._check(resume=resume)
         with Run(self.path).locked():
             self._check(resume=resume)
@@ -151,42 +152,42 @@ class CellStore:
                 self._seal()
 
     def add(self, rows: Sequence[Json]) -> None:
-        """Some more finished cells, all of them or none: those trained together would else have other company next time."""
+        """Add finished cells, all or none: after a partial write, the rest would be trained with other seeds."""
         new: list[Json] = [{name: row.get(name) for name in self.schema} for row in rows]
         path = self.path / "journal.jsonl"
         assert self._known.isdisjoint(row["cell"] for row in new), "a cell was computed twice"
         with writing(path), path.open("ab") as file:
             file.write(_lines(new if len(new) == 1 else [{_TOGETHER: new}]))
-            if time.monotonic() - self._synced > _SECONDS_A_SYNC:
+            if time.monotonic() - self._synced > _SECONDS_PER_SYNC:
                 file.flush()
                 os.fsync(file.fileno())
                 self._synced = time.monotonic()
         self._known.update(row["cell"] for row in new)
         self._rows += new
-        if len(self._rows) >= ROWS_A_PART:
+        if len(self._rows) >= ROWS_PER_PART:
             self._seal()
 
     def _check(self, *, resume: bool) -> None:
-        """Refuse a folder that cannot become this sweep's, and links in it: what they lead to is not the sweep's."""
+        """Raise an error if the folder cannot become this sweep's, or has links, which lead to files of others."""
         refuse_links(self.path, _OWN_FILES)
         if present(self.path / STORE):
             if (kind := kind_of(self.path)) != self.kind:
                 raise InputError(f"{self.path} holds a sweep of `{kind}`, not of `{self.kind}`; choose another --out")
             if not resume:
-                raise InputError(f"{self.path}: this sweep was begun already; add --resume, or choose another --out")
+                raise InputError(f"{self.path}: this sweep has already started; add --resume, or choose another --out")
             return
-        if name := stranger(self.path, _OWN_FILES):
+        if name := foreign_name(self.path, _OWN_FILES):
             raise InputError(f"{self.path} is not the folder of a sweep and holds {name!r}; choose another --out")
 
     def _recover(self) -> None:
-        """Take up what a writer that was killed has left: a line that is not whole, rows that are in a part already."""
+        """Clean up after a killed writer: drop an incomplete line and rows that a part already has from the journal."""
         in_parts = set(self._parts()["cell"])
         self._rows = [row for row in self._journal() if row["cell"] not in in_parts]
         self._known = in_parts | {row["cell"] for row in self._rows}
         write_atomically(self.path / "journal.jsonl", _lines(self._rows))
 
     def _seal(self) -> None:
-        """Make a part of the journal, then empty it."""
+        """Write the journal's rows as a part, then empty the journal."""
         if not self._rows:
             return
         content = io.BytesIO()
@@ -198,7 +199,7 @@ class CellStore:
 
 
 def kind_of(path: Path) -> Kind:
-    """What the cells of a sweep are: train or solve."""
+    """Return the command that the cells of a sweep run: train or solve."""
     if not present(path / STORE):
         raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json")
     found = read_json(path / STORE, StoreFile)
@@ -207,7 +208,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def _row_schema(schema: Schema) -> type[Struct]:
-    """The schema of a row in a line of the journal. A column that it lacks came later, and is empty."""
+    """Return the schema of a row of the journal. A row may lack columns that were added later; they are empty."""
     kinds: dict[type, Any] = {kind: kind for kind in schema.values()} | {int: _INT64}
     fields = [
         (name, kinds[kind]) if name in _NEEDED else (name, kinds[kind] | None, None) for name, kind in schema.items()

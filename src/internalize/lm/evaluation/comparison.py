@@ -285,7 +285,7 @@ def compare(
     for job in todo:
         job.check(resume=resume)
     drop_first_stages(todo)
-    how_to_continue = f"the same command with --out {out} --resume goes on"
+    how_to_continue = f"the same command with --out {out} --resume continues"
     folders.run_missing(share_first_stages(todo, say), how_to_continue, on_finished, may_begin)
     rows = add_linear_comparison([row for setting in planned if (row := _row(setting, seeds, out))])
     if rows:

@@ -136,7 +136,7 @@ def train(
         with _written_by_trainer(output), read_by_trainer(checkpoint):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if interrupt.requested and work.callback.ended is None:
-            raise Interrupted("--resume goes on")
+            raise Interrupted("--resume continues")
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
         if run is not None and first:
             work.save(run.path / "model", model)

@@ -1,4 +1,4 @@
-"""`train`: AdamW through the stages of a curriculum, kept in run folders and resumed from them.
+"""`train`: AdamW through the stages of a curriculum, stored in run folders and resumed from them.
 
 | name         | paper             | meaning                                              | where        |
 | ------------ | ----------------- | ---------------------------------------------------- | ------------ |
@@ -47,7 +47,7 @@ class Metrics(TypedDict):
 
 
 class Result(TypedDict):
-    """What `result.json` holds."""
+    """The fields of `result.json`."""
 
     seed: int
     accuracy: float
@@ -60,7 +60,7 @@ class Result(TypedDict):
 
 
 class TrainCheckpoint(Checkpoint):
-    """What a checkpoint says of the place in the training."""
+    """A checkpoint's fields about the place in training."""
 
     stage: Annotated[int, Meta(ge=0)]
     stage_step: Annotated[int, Meta(ge=0)]
@@ -68,12 +68,14 @@ class TrainCheckpoint(Checkpoint):
 
 
 CHECKPOINT_SECONDS = 3.0
+"""Least time between two checkpoints, in seconds."""
 _TOGETHER_BYTES = 512 * 2**20
+"""Approximate memory for the states of runs that are trained together, in bytes."""
 
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """Where training stands, for whoever shows it: updates made and to make, and the latest metrics of every run."""
+    """Progress of training: updates made and in total, and the latest metrics of every run."""
 
     done: int
     total: int
@@ -92,17 +94,18 @@ def train(
     report: Callable[[TrainProgress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Json]:
-    """Train one run a seed, together, and return their results in the order of the seeds.
+    """Train one run per seed, together, and return their results in the order of the seeds.
 
     Args:
         options: the settings.
-        seeds: one a run; secret set and samples both follow from it.
+        seeds: one per run; each decides the secret set and the samples.
         runs: the folder of each run; without them nothing is written.
-        device: where the arithmetic happens.
-        snapshots: keep the weights of every evaluation: of all runs, or of those with these seeds.
-        resume: continue runs that were begun; finished ones are returned as they are.
+        device: the device to compute on.
+        snapshots: store the weights of every evaluation: of all runs, or of those with these seeds.
+        resume: continue unfinished runs; the results of finished ones are read.
         report: called at every evaluation.
-        say: called with a line if a resumed run begins anew, or will not end with the bits that it would have had.
+        say: called with a line if a resumed run restarts from the beginning, or if its last bits will differ from those of
+            an uninterrupted run.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -115,7 +118,7 @@ def train(
             results += _train(training, [], snapshots=(), report=report)
         return results
     if len(runs) != len(seeds):
-        raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run has one of its own")
+        raise InputError(f"{len(runs)} run folders for {len(seeds)} seeds; each run needs its own")
     configs = [run_config(options, seed) for seed in seeds]
     kept = snapshots if not isinstance(snapshots, bool) else seeds if snapshots else ()
     with begin_runs(runs, "train", configs, resume=resume):
@@ -132,7 +135,7 @@ def train(
 
 
 def run_config(options: TrainOptions, seed: int) -> Json:
-    """What `config.json` says of a run."""
+    """Return the `config.json` of a run."""
     if not options.has_network:
         get_link(options.link)
     tree = ParityTree.draw(options.n, options.k, seed)
@@ -143,7 +146,7 @@ def run_config(options: TrainOptions, seed: int) -> Json:
 
 
 def _together(options: TrainOptions) -> int:
-    """How many runs are trained at once: as memory allows; one where runs of several stages may part ways."""
+    """Return how many runs to train together: as memory allows, but one if runs may end their stages at different steps."""
     levels = Levels(options.n, options.k)
     if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
         return 1
@@ -151,17 +154,17 @@ def _together(options: TrainOptions) -> int:
 
 
 def _states(options: TrainOptions) -> int:
-    """How many times the states of level form a pass with gradients holds, about: block form keeps those of every layer."""
+    """Estimate the memory of a pass with gradients, in units of level form's states. Block form keeps those of every layer."""
     if options.as_in_paper or options.curriculum == "cot":
         return 1
     return 4 * Levels(options.n, options.k).L * (HIDDEN if options.has_network else 1)
 
 
 def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int, list[Run]]]:
-    """Which runs can go on together: those with a checkpoint at a common step, as many at once as memory allows.
+    """Return groups of runs that can continue together: at most as many as memory allows, with checkpoints at a common step.
 
-    Runs that were trained together and killed while saving have the step before in common, and be it 0, where a run
-    without a checkpoint is. In order of seeds, because the last bits of a run depend on its place.
+    Runs that were trained together and killed while saving share the previous step, or step 0, where runs without a
+    checkpoint are. Groups are in the order of seeds, because the last bits of a run depend on its place.
     """
     together = _together(options)
     groups: list[tuple[int, list[Run]]] = []
@@ -177,7 +180,7 @@ def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int, 
 
 
 def _restore(training: Training, runs: Sequence[Run], step: int, say: Callable[[str], None]) -> None:
-    """Put the training where the runs' checkpoints of that step are. Everything is checked before anything is changed."""
+    """Restore the training from the runs' checkpoints at ``step``. Check all of them before changing anything."""
     if step == 0:
         for run in runs:
             run.rewind_metrics(None, (lambda line: None) if run.checkpoint_steps() else say)
@@ -188,17 +191,17 @@ def _restore(training: Training, runs: Sequence[Run], step: int, say: Callable[[
         _check_checkpoint(training, run, tensors, state)
     for run, (_, state) in zip(runs, loaded, strict=True):
         run.rewind_metrics(state)
-        run.drop_checkpoints(but=step)  # of a later step, they speak of metrics that are gone
+        run.drop_checkpoints(but=step)  # those of a later step refer to metrics that are removed
     state = loaded[0][1]
     for name, value in training.circumstances().items():
         if state.get(name) != value:
-            say(f"resumed with {name} {value} where it was {state.get(name)}: the last bits will differ")
+            say(f"resumed with {name} {value}, which was {state.get(name)}: the last bits will differ")
     training.restore([tensors for tensors, _ in loaded], state)
     training.latest = [run.metrics()[-1] for run in runs]
 
 
 def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor], state: Json) -> None:
-    """Refuse a checkpoint that is not one of this training's: its place, and the shape and type of every tensor."""
+    """Raise if a checkpoint does not belong to this training: check its place, and every tensor's shape and dtype."""
     found, options = check_schema(state, TrainCheckpoint, run.path / "checkpoint"), training.options
     stage, stage_step, step = found["stage"], found["stage_step"], found["step"]
     place = (
@@ -207,19 +210,19 @@ def _check_checkpoint(training: Training, run: Run, tensors: Mapping[str, Tensor
         and (options.advance == "accuracy" or stage * options.steps + stage_step == step)
     )
     if not (place and run.metrics(found["metrics_bytes"], Metrics)):
-        raise InputError(f"{run.path / 'checkpoint'} is damaged: it says stage {stage}, step {stage_step} of it")
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: there is no step {stage_step} of stage {stage}")
     wanted: dict[str, tuple[torch.Size, torch.dtype]] = {}
     for name, weight in training.weights(0).items():
         own = wanted[name] = weight.shape, training.dtype
-        if f"{name}.step" in tensors:  # a layer that has had a gradient; AdamW counts in float32
+        if f"{name}.step" in tensors:  # a layer that got a gradient; AdamW counts its steps in float32
             count = torch.Size(), torch.float32
             wanted |= {f"{name}.step": count, f"{name}.exp_avg": own, f"{name}.exp_avg_sq": own}
     if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != wanted:
-        raise InputError(f"{run.path / 'checkpoint'} has not the tensors of this n, k, curriculum and dtype")
+        raise InputError(f"{run.path / 'checkpoint'} lacks the tensors of this n, k, curriculum and dtype")
 
 
 def check_finished(run: Run) -> None:
-    """Refuse a finished training run whose files are damaged or do not belong together."""
+    """Raise if the files of a finished training run are damaged or do not belong together."""
     result, metrics, weights = run.result_as(Result), run.metrics(schema=Metrics), run.weights()
     ends = metrics[-1]["step"] if metrics else None
     if ends != result["steps"]:
@@ -231,21 +234,21 @@ def check_finished(run: Run) -> None:
     where = run.path / "weights.safetensors"
     for name in {**wanted, **found}:
         if name not in found:
-            raise InputError(f"{where} has {', '.join(found)} but no {name}, which the options ask for")
+            raise InputError(f"{where} has {', '.join(found)} but no {name}, which the options require")
         if found[name] != wanted.get(name):
-            raise InputError(f"{where}: {name} has shape {found[name]}, not {wanted.get(name)} as the options ask")
+            raise InputError(f"{where}: {name} has shape {found[name]}, but the options require {wanted.get(name)}")
     check_dtype(weights, options.dtype, where)
 
 
 def check_snapshots(run: Run) -> None:
-    """Refuse a finished training run that has not kept the weights of every evaluation."""
+    """Raise if a finished training run did not store the weights of every evaluation."""
     evaluated = sorted({line["step"] for line in run.metrics()})
     if [step for step, _ in run.snapshots()] != evaluated:
-        raise InputError(f"{run.path / 'snapshots'} has not the weights of every evaluation")
+        raise InputError(f"{run.path / 'snapshots'} lacks the weights of some evaluations")
 
 
 def _refuse_if_too_large(options: TrainOptions) -> None:
-    """Refuse what one run alone could not hold in this machine's memory."""
+    """Raise if a single run does not fit in this machine's memory."""
     levels, itemsize = Levels(options.n, options.k), 8 if options.dtype == "float64" else 4
     weights = sum(levels.level_end[layer] * levels.width(layer + 1) for layer in range(levels.L))
     states = _states(options)
@@ -258,7 +261,7 @@ def _refuse_if_too_large(options: TrainOptions) -> None:
 def _train(
     training: Training, runs: Sequence[Run], *, snapshots: Collection[int], report: Callable[[TrainProgress], None]
 ) -> list[Json]:
-    """Go on from where the training is to the end of the last stage, keeping and saving on the way."""
+    """Train from the current place to the end of the last stage; write metrics, snapshots and checkpoints on the way."""
     began = time.perf_counter() - training.seconds
     saved = time.perf_counter()
 
@@ -284,7 +287,7 @@ def _train(
 
     with Interruptible(active=bool(runs)) as interrupt:
         if not training.latest:
-            save()  # of several runs, those that a kill leaves without the next one have this in common with the others
+            save()  # so that runs share a checkpoint if a kill comes while the next one is being saved
             evaluate()
         while True:
             while not training.stage_over:
@@ -294,12 +297,12 @@ def _train(
                 if interrupt.requested or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     save()
                 if interrupt.requested:
-                    raise Interrupted("--resume goes on")
+                    raise Interrupted("--resume continues")
             if training.last_stage:
                 break
             training.stage, training.step = training.stage + 1, 0
             evaluate()
-        save()  # so that a kill among the following files of several runs loses none of them
+        save()  # so that a kill while the final files of several runs are written loses none of them
 
     results = [_result(training, number) for number in range(len(training.seeds))]
     for number, run in enumerate(runs):

@@ -1,9 +1,9 @@
-"""Algorithm 1 in a run folder: each finished stage is kept, and a run that was stopped goes on with the next one.
+"""Algorithm 1 in a run folder: each finished stage is saved, and a stopped run continues with the next stage.
 
-| file            | content                                                                                               |
-| --------------- | ----------------------------------------------------------------------------------------------------- |
-| `metrics.jsonl` | one object a stage: its record, `step` (gradient steps so far), `samples` so far, `seconds`           |
-| `snapshots/`    | named by step: the `gradient` of the stage's layer, `step`, that layer before rounding, all weights after |
+| file            | content                                                                                     |
+| --------------- | ------------------------------------------------------------------------------------------- |
+| `metrics.jsonl` | one object per stage: its record, `step` (gradient steps so far), `samples` so far, `seconds` |
+| `snapshots/`    | per step: the `gradient` of the stage's layer, that layer before rounding (`step`), all weights after |
 
 Under torch.distributed the first process keeps the folder and tells the others where to begin.
 """
@@ -28,11 +28,11 @@ from internalize.storage.files import Json, check_schema
 from internalize.storage.runs import Checkpoint, Run, begin_runs
 
 _DTYPE: Final = "float64"
-"""Of what is kept, whatever the gradients are computed in."""
+"""Dtype of all stored tensors, whatever dtype the gradients are computed in."""
 
 
 class SolveMetrics(TypedDict):
-    """What a line of `metrics.jsonl` holds besides the stage's record."""
+    """The fields of a line of `metrics.jsonl` besides the stage's record."""
 
     step: int
     samples: int
@@ -42,7 +42,7 @@ class SolveMetrics(TypedDict):
 
 
 class SolveCheckpoint(Checkpoint):
-    """What a checkpoint says of the stages that are done."""
+    """A checkpoint's fields about the finished stages."""
 
     records: tuple[StageRecord, ...]
     seconds: float
@@ -50,7 +50,7 @@ class SolveCheckpoint(Checkpoint):
 
 @dataclass(frozen=True)
 class SolveProgress:
-    """Stages done and to do over all runs, and, after the first stage, the seed and the latest stage's record."""
+    """Stages done and in total over all runs, and the seed and record of the latest finished stage."""
 
     done: int
     total: int
@@ -71,16 +71,16 @@ def solve_runs(
 ) -> list[SolveResult]:
     """Run Algorithm 1 once per seed, keep each run in its folder, and return the results in the order of the seeds.
 
-    All folders are checked before the first run begins, so that either all runs are begun or none is.
+    All folders are checked before the first run begins, so that either all runs begin or none.
 
     Args:
         options: the request; each run replaces its seed.
         seeds: one per run.
-        runs: the folder of each run; None in every process but the first, or to keep nothing.
-        resume: continue runs that were begun; finished ones are read.
-        snapshots: keep every stage's weights, and its step before rounding.
+        runs: the folder of each run; None in every process but the first, or to store nothing.
+        resume: continue unfinished runs; finished ones are read.
+        snapshots: store every stage's weights, and its step before rounding.
         report: called once before the first run, and after each stage.
-        say: called with a line if a run that was begun has to begin anew.
+        say: called with a line if an unfinished run has to restart from the beginning.
 
     Raises:
         Interrupted: after Ctrl-C, with all finished stages saved.
@@ -91,7 +91,7 @@ def solve_runs(
     if runs is not None:
         for request, run in zip(requests, runs, strict=True):
             run.check("solve", solve_config(request), resume=resume)
-        samples_of(options)  # refuses what cannot be run
+        samples_of(options)  # raises if the request cannot be run
     report(SolveProgress(0, total, stages, options.seed))
     results: list[SolveResult] = []
     for number, request in enumerate(requests):
@@ -114,15 +114,15 @@ def solve_kept(
     on_stage: Callable[[SolveState], None] = lambda state: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> SolveResult:
-    """Run Algorithm 1 and keep it in ``run``; a finished run is read, an unfinished one continued.
+    """Run Algorithm 1 and store it in ``run``; read a finished run, continue an unfinished one.
 
-    ``on_stage`` is called after each stage; the other arguments are those of ``solve_runs``, and so are the errors.
+    ``on_stage`` is called after each stage. The other arguments and the errors are those of ``solve_runs``.
     """
     if run is None:
         finished, begun = _from_the_first((None, None))
         return finished or solve(options, begun=begun, on_stage=on_stage)
     tree = ParityTree.draw(options.n, options.k, options.seed)
-    samples = samples_of(options)  # refuses what cannot be run, before any folder is made
+    samples = samples_of(options)  # raises if the request cannot be run, before any folder is made
     form = form_of(options)
     names = list(weight_shapes(tree.levels, form))
     config = solve_config(options)
@@ -149,14 +149,14 @@ def solve_kept(
         try:
             result = solve(options, begun=begun, on_stage=keep)
         except KeyboardInterrupt:
-            raise Interrupted("all finished stages are saved, --resume goes on") from None
+            raise Interrupted("all finished stages are saved, --resume continues") from None
         run.save_weights(dict(zip(names, result.weights, strict=True)))
         run.finish(result.to_json())
         return result
 
 
 def solve_config(options: SolveOptions) -> Json:
-    """What `config.json` says of a run."""
+    """Return the `config.json` of a run."""
     tree = ParityTree.draw(options.n, options.k, options.seed)
     gates = "cot" if form_of(options) == "cot" else options.gates
     setting = setting_of(options)  # a preset decides the grid and the rate
@@ -164,7 +164,7 @@ def solve_config(options: SolveOptions) -> Json:
 
 
 def read_solved(run: Run) -> SolveResult:
-    """The result of a finished run; refuses one whose files are damaged or do not belong together."""
+    """Return the result of a finished run; raise if its files are damaged or do not belong together."""
     config, weights = run.config, run.weights()
     levels = Levels(config["n"], config["k"])
     check_dtype(weights, _DTYPE, run.path / "weights.safetensors")
@@ -183,7 +183,7 @@ def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) ->
     found = check_schema(state, SolveCheckpoint, run.path / "checkpoint")
     records, step = found["records"], tensors.get("step")
     if step is None or step.shape not in {W.shape for W in weights}:
-        raise InputError(f"{run.path / 'checkpoint'} is damaged: its step is not of the shape of a layer")
+        raise InputError(f"{run.path / 'checkpoint'} is damaged: its step does not have the shape of a layer")
     if [record.stage for record in records] != list(range(1, found["step"] + 1)):
         raise InputError(f"{run.path / 'checkpoint'} is damaged: {len(records)} stages at step {found['step']}")
     run.rewind_metrics(state)
@@ -193,7 +193,7 @@ def _load(run: Run, tree: ParityTree, form: Form, say: Callable[[str], None]) ->
 def _from_the_first(
     known: tuple[SolveResult | None, SolveState | None],
 ) -> tuple[SolveResult | None, SolveState | None]:
-    """What the first process knows, in every process; with one process, what it knows itself."""
+    """Return in every process what the first process knows."""
     if not (dist.is_available() and dist.is_initialized()):
         return known
     box = [known]

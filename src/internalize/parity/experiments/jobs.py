@@ -125,7 +125,7 @@ class DescentJob(KeptJob):
 
         for run in self.runs:
             if run.exists and not resume:
-                raise InputError(f"{run.path}: this run was begun already; add --resume, or choose another --out")
+                raise InputError(f"{run.path}: this run has already started; add --resume, or choose another --out")
             if run.finished:
                 read_solved(run)
 

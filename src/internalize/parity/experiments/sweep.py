@@ -64,7 +64,7 @@ def sweep(
             runner.report(before + done, total, f"{rate:.3g} cells/s  {seen.partition('  ')[2]}")
 
         if missing:
-            how_to_continue = f"the same command with --out {out} --resume goes on"
+            how_to_continue = f"the same command with --out {out} --resume continues"
             killed = runner.run(
                 _together(missing) if kind == "train" else missing,
                 report=show,
