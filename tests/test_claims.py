@@ -1,4 +1,4 @@
-"""The claims table: right on honest runs, and turning on doctored ones."""
+"""The claims table: claims hold on honest runs and fail on changed ones."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def lines(*values: tuple[int, int, float]) -> list[dict[str, Any]]:
             + lines((125, 3, 1.0), (150, 3, 0.5)),
             [(2, 50, 0.001, 2.0, 50, 0.015, True, True), (3, 125, 0.015, 1.0, None, None, True, False)],
         ),
-        # the return is looked for in its own stage only
+        # a return counts in its own stage only
         (
             lines((0, 1, 1.0), (0, 2, 2.0), (10, 2, 1.0), (10, 3, 0.001)),
             [(2, 0, 1.0, 2.0, None, None, True, False), (3, 10, 1.0, 0.001, None, None, False, False)],
@@ -49,13 +49,14 @@ def lines(*values: tuple[int, int, float]) -> list[dict[str, Any]]:
         (lines((0, 1, 1.0), (0, 2, 0.5), (10, 2, 0.0)), [(2, 0, 1.0, 0.5, 10, 0.0, False, True)]),
     ],
 )
-def test_spikes_of_hand_made_metrics(metrics: list[dict[str, Any]], found: list[tuple[object, ...]]):
-    """Stage, step, loss before and at the switch, steps to return, highest loss after it, whether it rises and returns."""
+def test_spikes(metrics: list[dict[str, Any]], found: list[tuple[object, ...]]):
+    """Each spike has its stage, step, loss before and at the switch, steps to return, highest loss after that, and
+    whether it rises and returns."""
     names = ("stage", "step", "before", "height", "steps_to_return", "highest_after", "rises", "returns")
     assert [tuple(getattr(spike, name) for name in names) for spike in spikes(metrics)] == found
 
 
-def test_a_spike_that_was_not_evaluated_is_refused():
+def test_a_switch_without_an_evaluation_is_refused():
     with pytest.raises(InputError, match="directly after the switch to stage 2.*steps 25 and 50"):
         spikes(lines((25, 1, 0.1), (50, 2, 0.1)))
 
@@ -91,12 +92,13 @@ def test_one_seed_that_missed_one_sample_turns_accuracy(runs, tmp_path):
     assert not found.pop("passes")
     assert all(found.values())
     assert "2 of 3 seeds" in claims(doctored, OPTIONS)[0].measured
-    assert "lowest 99.5 %" in claims(doctored, OPTIONS)[0].measured
+    assert "lowest accuracy is 99.5 %" in claims(doctored, OPTIONS)[0].measured
 
 
 @pytest.mark.parametrize("fault", ["attention", "no spike", "no return"])
 def test_one_seed_that_departs_turns_its_claim(runs, tmp_path, fault):
-    """A layer that looks elsewhere, a switch without a spike, and a spike that does not return."""
+    """Attention elsewhere, a switch without a spike, or a spike without a return on one seed fails exactly its
+    claim."""
     doctored = copies(runs, tmp_path)
     metrics = doctored[2].metrics()
     begin = next(place for place, line in enumerate(metrics) if line["stage"] == 2)
@@ -118,14 +120,14 @@ def test_metrics_with_other_stages_or_layers_are_refused_by_name(runs, tmp_path)
     whole = doctored[0].metrics()
     for metrics in (whole[:1], [{**line, "stage": line["stage"] + 1} for line in whole]):
         rewrite_metrics(doctored[0], metrics)
-        with pytest.raises(InputError, match=r"seed-0/metrics.jsonl has not the stages 1 … 2, one after the other"):
+        with pytest.raises(InputError, match=r"seed-0/metrics.jsonl does not have the stages 1 … 2 in this order"):
             claims(doctored, OPTIONS)
     rewrite_metrics(doctored[0], [{**line, "child_attention": [0.5]} for line in whole])
     with pytest.raises(InputError, match=r"seed-0/metrics.jsonl: child_attention has 1 layers, not 2"):
         claims(doctored, OPTIONS)
 
 
-def test_sizes_has_a_row_a_setting_and_hides_no_failure(runs, tmp_path):
+def test_sizes_has_a_row_per_setting_with_its_failures(runs, tmp_path):
     failed = replace(OPTIONS, steps=1)
     rows = sizes([*tiny_runs(tmp_path / "failed", failed, (0, 1)), *runs], OPTIONS)
     own, other = sorted(rows, key=lambda row: -row.steps)
@@ -141,7 +143,7 @@ def test_groups_ignore_the_seed_and_nothing_else(runs):
     assert one_group(runs) == OPTIONS
 
 
-def test_what_would_be_counted_wrongly_is_refused(runs, tmp_path):
+def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path):
     with pytest.raises(InputError, match="no finished run has the settings"):
         paper_runs(runs, TrainOptions())
     twice = copies(runs[:1], tmp_path / "twice")

@@ -1,4 +1,4 @@
-"""The figures show what the curricula, the masks, the models and the runs say, and are the same bytes every time."""
+"""The figures show what the curricula, masks, models and runs say, and are the same bytes every time."""
 
 import math
 import xml.etree.ElementTree as ElementTree
@@ -66,9 +66,9 @@ def ys(line: Line2D) -> list[float]:
     return np.asarray(line.get_ydata(), dtype=float).tolist()
 
 
-def boxes(axes, colour: str) -> set[tuple[int, int]]:
-    """(column, row) of the unit boxes of a colour, the column counted from the first node of the chain."""
-    found = [p for p in axes.patches if isinstance(p, Rectangle) and to_hex(p.get_facecolor()) == colour]
+def boxes(axes, color: str) -> set[tuple[int, int]]:
+    """Return (column, row) of the unit boxes of a color; columns count from the first node of the chain."""
+    found = [p for p in axes.patches if isinstance(p, Rectangle) and to_hex(p.get_facecolor()) == color]
     return {(round(p.get_x() - 2.2), int(p.get_y())) for p in found}
 
 
@@ -187,7 +187,7 @@ def test_stream_values_are_the_literal_model_s():
         for layer, X in enumerate(model.streams(W, stage_input(D, stage))):
             np.testing.assert_allclose(shown[2 * layer + column], X[tree.T :].numpy(), atol=1e-12)
     cot, icot = shown[4], shown[5]
-    np.testing.assert_allclose(cot[2], D[0].numpy(), atol=1e-6)  # the model does solve it
+    np.testing.assert_allclose(cot[2], D[0].numpy(), atol=1e-6)  # the model solves it
     np.testing.assert_allclose(icot[2], D[0].numpy(), atol=1e-6)
     np.testing.assert_array_equal(icot[0, 8:10], [0, 0])
 
@@ -197,17 +197,18 @@ def test_labels_keep_their_distance():
     assert spaced([], 1) == []
 
 
-def test_what_does_not_fit_is_refused():
+def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="k=32 is over 16"):
         draw_paradigms(32)
     with pytest.raises(InputError, match="room for 16 positions"):
         draw_tree(ParityTree(30, tuple(range(16))))
-    with pytest.raises(InputError, match="k from 4 up"):
+    with pytest.raises(InputError, match="k of at least 4"):
         draw_tree(ParityTree(4, (0, 1)))
 
 
 def test_files_are_whole_and_nothing_is_clipped(runs, tmp_path):
-    """That they are the same every time is tested with the page."""
+    """Every drawing is saved as whole SVG and PDF files, has its texts, and fits its frame. test_report.py tests
+    that files are reproducible."""
     for drawing in [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]:
         path = drawing.save(tmp_path / "new" / "figures")
         assert path.name == f"{drawing.name}.svg"
@@ -223,7 +224,7 @@ def test_files_are_whole_and_nothing_is_clipped(runs, tmp_path):
         assert 0 <= box.y0 < box.y1 <= height, drawing.name
 
 
-def test_the_user_s_matplotlib_is_left_alone_and_does_not_matter(runs):
+def test_settings_of_matplotlib_neither_matter_nor_change(runs):
     wanted = draw_mask().content()
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "none"}):
         before = dict(matplotlib.rcParams)
@@ -232,7 +233,7 @@ def test_the_user_s_matplotlib_is_left_alone_and_does_not_matter(runs):
 
 
 def test_law_draws_what_it_is_given():
-    """The predicted line is the prediction's own, the points are the measured ones, and the caption says how far apart."""
+    """The line is the prediction, the points are the measurements, and the caption says how far apart they are."""
     points = [
         {"n": 16, "predicted": 550, "measured": 605.0, "points": [{"samples": b, "seeds": 7} for b in (440, 550, 688)]},
         {"n": 64, "predicted": 6001, "measured": 6001.0, "points": [{"samples": b, "seeds": 3} for b in (5000, 7000)]},
@@ -249,7 +250,7 @@ def test_law_draws_what_it_is_given():
     assert "is 10%" in drawing.caption
 
 
-# Beyond the paper's
+# Figures beyond the paper's
 
 
 def timed(by: str, k: int, batch: int, n: int = 32) -> dict[str, Any]:
@@ -319,7 +320,7 @@ def test_costs_of_curricula():
     marks = {xs(line)[0] for line in small.lines if len(xs(line)) == 1}
     assert marks >= {row["samples_to_99"] for row in rows if row["n"] == 30 and row["samples_to_99"]}
     crosses = [line for line in small.lines if line.get_marker() == "x"]
-    assert len(crosses) == 2  # without a chain, under either optimizer
+    assert len(crosses) == 2  # without a chain, for each optimizer
     assert "log-icot under adamw at n = 30 52500" in drawing.alt
 
 
@@ -332,7 +333,7 @@ def test_ablations_and_the_collapse():
     assert kept.spread == pytest.approx([1] * 5, abs=0.01)
     assert kept.left == pytest.approx([1] * 5, abs=0.01)
     assert lost.spread[1] < 0.5
-    assert abs(lost.left[1]) < 0.02  # an update sees the positions before, never the bit itself
+    assert abs(lost.left[1]) < 0.02  # an update sees earlier positions, never the bit itself
 
 
 def test_gates_in_rows():
@@ -347,12 +348,8 @@ def test_gates_in_rows():
 def test_language_models():
     rows = read_json(FOLDER / "lm-scattered.json")["rows"]
     (axes,) = draw_language(rows).figure.axes
-    assert sorted(bar.get_extents().width for bar in axes.patches) == pytest.approx(
-        [
-            axes.transData.transform((x, 0))[0] - axes.transData.transform((0, 0))[0]
-            for x in (360, 390, 400, 481, 487, 506)
-        ]
-    )
+    (origin, *ends), _ = axes.transData.transform([(x, 0) for x in (0, 360, 390, 400, 481, 487, 506)]).T
+    assert sorted(bar.get_extents().width for bar in axes.patches) == pytest.approx([end - origin for end in ends])
 
 
 def test_signal_is_the_population_s():

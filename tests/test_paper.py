@@ -67,7 +67,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
     quick(out, said)
     line, *renamed = said
     assert str(weights) in line
-    assert line.endswith("making it again with the 1 that were trained together with it")
+    assert line.endswith("making it again with the 1 trained together with it")
     assert renamed[:2] == [f"{path} is now {path.name}.set-aside-1" for path in (first, second)]
     assert renamed[2:] == ["certificates/tiny/seed-0 is about a run that was set aside; it is now seed-0.set-aside-1"]
     assert (first.with_name("seed-0.set-aside-1") / weights.name).read_bytes() == whole[:-5]
@@ -243,12 +243,12 @@ def test_mistakes(tmp_path: Path, capsys):
     assert str(blocked) in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [blocked]
     assert cli.main(["paper", "--out", str(tmp_path)]) == 2
-    assert "holds 'file', which is not of a report" in capsys.readouterr().err
+    assert "holds 'file', which is not part of a report" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [blocked]
     (site := tmp_path / "site").mkdir()
     (site / "index.html").write_text("mine")
     assert cli.main(["paper", "--out", str(site), "--jobs", "1"]) == 2
-    assert "holds 'index.html', which is not of a report" in capsys.readouterr().err
+    assert "holds 'index.html', which is not part of a report" in capsys.readouterr().err
     assert (site / "index.html").read_text() == "mine"
     assert cli.main(["paper", "--full", "--seed", "-1", "--out", str(tmp_path / "x")]) == 2  # at once
     assert "seed=-1" in capsys.readouterr().err

@@ -1,6 +1,6 @@
-"""Rows of comparisons as tables, for the docs and for the page: of each table the columns, from a row to the words of a cell.
+"""Tables of comparisons, for the docs and for the page. Each column is a function from a row to the text of a cell.
 
-A name of the code, such as a statement's, is between `backticks` in a cell.
+A name from the code, such as a statement's, is between `backticks` in a cell.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Columns = Mapping[str, Callable[[Row], str]]
 
 @dataclass(frozen=True)
 class Table:
-    """Words in rows and columns."""
+    """A table of texts."""
 
     name: str
     """File name without ending."""
@@ -23,24 +23,24 @@ class Table:
 
     @staticmethod
     def of(name: str, title: str, columns: Columns, rows: Sequence[Row]) -> "Table":
-        """A line a row."""
+        """Return a table with one line per row."""
         return Table(name, title, tuple(columns), tuple(tuple(cell(row) for cell in columns.values()) for row in rows))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A count whole, anything else to some digits; nothing as a dash."""
+    """Return a number as text: a count in full, any other number to `digits` digits, None as a dash."""
     if value is None:
         return "–"
     return f"{value:,.0f}".replace(",", " ") if value == int(value) and abs(value) >= 1 else f"{value:.{digits}g}"
 
 
 def interval(name: str) -> Callable[[Row], str]:
-    """A share with its 95 % interval."""
+    """Return a column of shares with their 95 % intervals."""
     return lambda row: f"{row[name]:.4f} ({row[f'{name}_low']:.4f} – {row[f'{name}_high']:.4f})"
 
 
 def solved(row: Row) -> str:
-    """Seeds solved of all."""
+    """Return the number of solved seeds and of all seeds."""
     return f"{row['solved']} of {row['seeds']}"
 
 
@@ -67,14 +67,14 @@ def _distance(part: str) -> Callable[[Row], str]:
 
 
 def over_linear(row: Row) -> str:
-    """Updates after the explicit stage over those of linear ICoT on the same seeds."""
+    """Return the ratio of updates after the explicit stage to those of linear ICoT on the same seeds."""
     ahead = row["against_linear"]
     shown = [ahead[name] for name in ("ratio", "ratio_low", "ratio_high")] if ahead else [None]
     return "–" if None in shown else "{:.2f} ({:.2f} – {:.2f})".format(*shown)
 
 
 def milliseconds(name: str) -> Callable[[Row], str]:
-    """To two digits, or whole."""
+    """Return a column of milliseconds: two digits below 10, whole numbers above."""
     return lambda row: f"{row[name]:.2g}" if row[name] < 10 else f"{row[name]:.0f}"
 
 
@@ -120,11 +120,11 @@ LANGUAGE: Final[Columns] = {
     "ratio to linear ICoT (95 %)": over_linear,
     "all updates": lambda row: number(row["steps"]),
 }
-WAYS: Final = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalised"}
+WAYS: Final = {"node": "chain written node by node", "level": "chain written level by level", "direct": "internalized"}
 
 
 def latency_columns(rows: Sequence[Row]) -> tuple[Columns, list[Row]]:
-    """Of rows of `compare --study latency`: one line for each way to answer and batch, one column for each k."""
+    """Return columns and lines for `compare --study latency`: a line per way to answer and batch, a column per k."""
     ks = sorted({row["k"] for row in rows})
     by = {(row["by"], row["batch"], row["k"]): row for row in rows}
     columns: dict[str, Callable[[Row], str]] = {

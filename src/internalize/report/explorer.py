@@ -1,18 +1,18 @@
-r"""What the page's explorers show: a run told moment by moment, computed here from its files and only drawn by the page.
+r"""The data of the page's explorers: a run moment by moment, computed from its files. The page only draws it.
 
-| name      | paper          | meaning                                                                     | where       |
-| --------- | -------------- | --------------------------------------------------------------------------- | ----------- |
-| moment    | –              | an evaluation of a training run; one act of a stage of Algorithm 1          | –           |
-| attention | S(W^(ℓ))       | of every node on the positions of lower levels, layer by layer              | section 2.2 |
-| accuracy  | –              | share of held-out samples whose sign a node has right, from the bits alone  | section 4   |
-| error     | –              | mean squared error of a node's value, likewise                              | section 4   |
-| elsewhere | –              | a node's largest attention on a position that is not its child              | section 4   |
-| gradient  | ∇̃L^(t)         | of the layer in training                                                    | Algorithm 1 |
-| step      | W − η∇̃L        | the layer before rounding, in units of K                                    | Algorithm 1 |
-| rounded   | q[W − η∇̃L]     | the layer after rounding, in units of K                                     | Algorithm 1 |
+| name      | paper          | meaning                                                                   | where       |
+| --------- | -------------- | ------------------------------------------------------------------------- | ----------- |
+| moment    | –              | an evaluation of a training run, or one act of a stage of Algorithm 1     | –           |
+| attention | S(W^(ℓ))       | attention of every node on the positions of lower levels, layer by layer  | section 2.2 |
+| accuracy  | –              | share of held-out samples where a node's sign is right, given only the bits | section 4   |
+| error     | –              | mean squared error of a node's value on the same samples                  | section 4   |
+| elsewhere | –              | a node's largest attention on a position that is not its child            | section 4   |
+| gradient  | ∇̃L^(t)         | gradient of the layer that the stage trains                               | Algorithm 1 |
+| step      | W − η∇̃L        | the layer before rounding, in units of K                                  | Algorithm 1 |
+| rounded   | q[W − η∇̃L]     | the layer after rounding, in units of K                                   | Algorithm 1 |
 
-A layer is a matrix of nodes × keys here, as it is drawn. Matrices go to the page as 16-bit numbers in base64, layer after
-layer, row after row: `lowest` + number · `unit`.
+A layer is a matrix of nodes × keys here, as it is drawn. The page gets matrices as 16-bit numbers in base64, layer
+after layer and row after row; an entry is `lowest` + number · `unit`.
 """
 
 import base64
@@ -37,16 +37,16 @@ from internalize.storage.runs import Run
 
 _TOP: Final = 65535
 ACTS: Final = ("gradient", "step", "rounded")
-"""What is seen of a stage of Algorithm 1, in this order."""
+"""The moments of a stage of Algorithm 1, in order."""
 
 
 def training_story(run: Run, title: str, every: int = 1) -> Json:
-    """A training run at its evaluations: loss, attention, and how well each node is computed.
+    """Return a training run at its evaluations: loss, attention, and how well each node is computed.
 
     Args:
-        run: finished, with snapshots.
-        title: what the reader picks it by.
-        every: only so many-th evaluations, and the first and the last of each stage.
+        run: a finished run with snapshots.
+        title: its name in the list of runs.
+        every: keep one evaluation in this many, and the first and last of each stage.
     """
     tree, options = ParityTree.of(run.config), options_of(run)
     where = run.path / "snapshots"
@@ -72,7 +72,7 @@ def training_story(run: Run, title: str, every: int = 1) -> Json:
 
 
 def solving_story(run: Run, title: str) -> Json:
-    """A run of Algorithm 1, three moments a stage: the gradient, the step against its threshold, the rounded weights."""
+    """Return a run of Algorithm 1 at three moments per stage: the gradient, the step, the rounded weights."""
     config, result = run.config, run.result
     tree = ParityTree.of(config)
     seen = _held_out(tree, run, config["test_samples"], "test")
@@ -108,7 +108,7 @@ def solving_story(run: Run, title: str) -> Json:
 
 
 def _task(tree: ParityTree, title: str) -> Json:
-    """The tree as the page needs it. Positions count from 0; a place is between 0 and 1, from left to right."""
+    """Return the tree as the page needs it. Positions count from 0; a place is between 0 (left) and 1 (right)."""
     places = [(bit + 0.5) / tree.n for bit in range(tree.n)]
     for node in range(tree.n, tree.T):
         first, second = tree.children(node)
@@ -132,13 +132,13 @@ def _thinned(lines: Sequence[Json], every: int) -> Iterator[Json]:
 
 
 def _held_out(tree: ParityTree, run: Run, count: int, stream: Stream) -> Tensor:
-    """The samples that the run was evaluated on, in its precision: signs of values next to 0 depend on it."""
+    """Return the run's evaluation samples in its precision, on which the signs of values near 0 depend."""
     return add_trace(tree, draw_bits(tree.n, run.config["seed"], 0, count, stream, getattr(torch, run.config["dtype"])))
 
 
 @torch.no_grad()
 def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -> list[list[float]]:
-    """Accuracy, mean squared error and largest attention elsewhere of every node."""
+    """Return every node's accuracy, mean squared error and largest attention elsewhere."""
     model = set_weights(LevelTransformer(tree.n, tree.k, get_link(link), dtype=sequence.dtype), W)
     found, truth = infer(model, sequence[:, : tree.n])[:, tree.n :], sequence[:, tree.n :]
     right, error = (found * truth > 0).double().mean(0), (found - truth).double().square().mean(0)
@@ -150,12 +150,12 @@ def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -
 
 
 def _rows(layers: "Iterator[Tensor] | Sequence[Tensor]") -> Tensor:
-    """All layers in one row of numbers, nodes × keys each."""
+    """Return all layers, nodes × keys each, as one flat tensor."""
     return torch.cat([w.T.flatten() for w in layers])
 
 
 def _packed(values: Tensor) -> Json:
-    """Numbers as 16 bits each, little-endian, in base64."""
+    """Encode numbers as 16-bit little-endian integers in base64."""
     low, high = float(values.min()), float(values.max())
     unit = (high - low) / _TOP or 1.0
     numbers = ((values.double() - low) / unit).round().to(torch.int32).numpy().astype("<u2")

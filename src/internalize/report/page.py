@@ -1,8 +1,8 @@
 """The page: the paper's figures, claims, explorers, certificates and comparisons in one self-contained file.
 
-The page holds no arithmetic of its own: `claims` and `explorer` measure, `figures` draw, `results` has what takes hours, the
-template arranges, and its script draws what moves. All of it, the dates included, comes from files, so that writing it
-again from the same ones gives the same bytes.
+The page computes nothing itself. `claims` and `explorer` measure, `figures` draws, `results` holds results that take
+hours, the template arranges all of it, and its script draws what moves. Everything on the page, including the dates,
+comes from files, so the same files give the same bytes.
 """
 
 import base64
@@ -36,40 +36,40 @@ from internalize.storage.files import write_atomically, writing
 from internalize.storage.runs import Run
 
 _PIXELS: Final = 96
-"""CSS pixels an inch."""
+"""CSS pixels per inch."""
 _NUMBERS: Final = 400_000
-"""About as many has an explorer's map; of a run with more, only every so many-th moment is shown."""
+"""Approximate limit of the numbers in an explorer's maps; of a longer run, fewer moments are shown."""
 _CERTIFICATES: Final = ("run", "statement", "claim", "verdict", "measured", "bound", "margin", "dtype", "reason")
 
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """The finished runs that the page is made of. Without some, the parts of the page about them are left out."""
+    """The finished runs behind the page. If a field is empty, the page leaves out its part."""
 
     trained: Sequence[Run]
-    """Those at the paper's settings are the claims and the figures; all of them are in the table of sizes."""
+    """Training runs. Those with the paper's settings give the claims and figures; all are in the table of sizes."""
     explored: Sequence[Run] = ()
-    """Those of them with snapshots that the reader can scrub through."""
+    """Training runs with snapshots, for the explorer."""
     solved: Sequence[Run] = ()
-    """Of Algorithm 1, with snapshots."""
+    """Runs of Algorithm 1 with snapshots."""
     success: Run | None = None
-    """How often it succeeds against its number of samples."""
+    """Success rates of Algorithm 1 over numbers of samples."""
     certificates: Mapping[str, Run] = field(default_factory=dict[str, Run])
-    """By the name of what they are about; the last one is the headline's."""
+    """Runs of `certify` by the name of their subject. The headline shows the last one."""
     full: Path | None = None
-    """Folder of what `paper --full` made."""
+    """Folder of the results of `paper --full`."""
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """The page that was written, and whether every claim of the paper holds on it."""
+    """The written page, and whether every claim of the paper holds on it."""
 
     page: Path
     holds: bool
 
 
 def paper_drawings(runs: Sequence[Run]) -> list[Drawing]:
-    """The paper's figures in its order, from the runs of its experiment; attention is of the first seed."""
+    """Return the paper's figures in its order, from the runs of its experiment. Attention is that of the first seed."""
     return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
 
 
@@ -77,9 +77,9 @@ def write_report(folder: Path, material: ReportInputs, paper: TrainOptions) -> W
     """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``.
 
     Args:
-        folder: where; made if missing.
+        folder: the folder to write to; created if missing.
         material: finished runs.
-        paper: which settings are the paper's.
+        paper: the paper's settings.
     """
     own = paper_runs(material.trained, paper)
     found_claims, found_spikes = claims(own, paper), spikes_of(own, paper)
@@ -131,7 +131,7 @@ def write_report(folder: Path, material: ReportInputs, paper: TrainOptions) -> W
 
 
 def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
-    """What the page says of Algorithm 1."""
+    """Return the values of the page's section on Algorithm 1."""
     config = material.solved[0].config
     names = ("seed", "exact_recovery", "accuracy", "max_error", "samples_per_stage", "K", "steps", "seconds")
     rows = [{"seed": run.config["seed"], **run.result} for run in material.solved]
@@ -152,7 +152,7 @@ def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
 
 
 def _stories(material: ReportInputs) -> dict[str, list[dict[str, Any]]]:
-    """What the explorers show, by the explorer."""
+    """Return the data of the explorers, by explorer."""
     told: list[dict[str, Any]] = []
     for run in material.explored:
         options, result = options_of(run), run.result
@@ -168,7 +168,7 @@ def _stories(material: ReportInputs) -> dict[str, list[dict[str, Any]]]:
 
 
 def _statements(certificates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Certificates by statement, in the order of the paper: its claim, and its certificates by run."""
+    """Return the statements in the order of the paper, each with its claim and its certificates by run."""
     found: dict[str, dict[str, Any]] = {}
     for row in certificates:
         own = found.setdefault(row["statement"], {"statement": row["statement"], "claim": row["claim"], "by": {}})
@@ -177,13 +177,13 @@ def _statements(certificates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 class _Writer:
-    """Keeps every figure as SVG and PDF and every table as CSV, and hands them on to the page."""
+    """Writes every figure as SVG and PDF and every table as CSV, and returns what the page shows of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def picture(self, drawing: Drawing) -> dict[str, Any]:
-        """A drawing as the page shows it: its words, its bytes as a data URI and its size in CSS pixels."""
+        """Save a drawing, and return its texts, its data URI and its size in CSS pixels."""
         svg = drawing.save(self.folder / "figures").read_bytes()
         width, height = (round(float(inches) * _PIXELS) for inches in drawing.figure.get_size_inches())
         uri = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
@@ -195,7 +195,7 @@ class _Writer:
         return {**vars(part), "pictures": [self.picture(drawing) for drawing in part.drawings]}
 
     def rows(self, name: str, head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """One line a row below its heading, so that an empty table has its heading too."""
+        """Write a table as CSV. An empty table still has its header."""
         path = self.folder / "tables" / f"{name}.csv"
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def _asset(name: str) -> Markup:
 
 
 def _plotly() -> Markup:
-    """The library of the explorers, as its package ships it."""
+    """Return the script of plotly, the library that the explorers use."""
     source = resources.files("plotly") / "package_data" / "plotly.min.js"
     return Markup(source.read_text(encoding="utf-8").replace("</script", "<\\/script"))  # noqa: S704  (as shipped)
 
@@ -241,7 +241,7 @@ def _tight(text: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """What stands between backticks as code."""
+    """Mark up text between backticks as code."""
     pieces = text.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece) for place, piece in enumerate(pieces)
@@ -253,7 +253,7 @@ def _significant(value: float | None) -> str:
 
 
 def _ranges(seeds: Sequence[int]) -> str:
-    """Sorted seeds in words: 0, 1, 2, 5 is "0 … 2, 5"."""
+    """Return sorted seeds as text: 0, 1, 2, 5 becomes "0 … 2, 5"."""
     parts: list[list[int]] = []
     for seed in seeds:
         if parts and seed == parts[-1][-1] + 1:
@@ -264,7 +264,7 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """What the runs ran on, every value that occurs: (name, values)."""
+    """Return the environments of the runs as pairs of a name and all values that occur."""
     found = [run.env for run in runs]
     names = {"internalize": "internalize", "commit": "commit", "python": "Python", "torch": "torch", "cpu": "CPU"}
     rows = [

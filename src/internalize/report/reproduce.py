@@ -1,9 +1,9 @@
-"""`internalize paper`: make the runs that are missing, reuse what is finished, write the page.
+"""`internalize paper`: make the missing runs, reuse finished ones, write the page.
 
-The runs are kept below the report (``runs/<experiment>/seed-<n>``), so that a second call only draws. They are made in
-processes of one thread each: tensors this small gain nothing from threads, and the bits do not depend on the machine's
-number of cores. What takes hours is not made here: the page shows stored results
-(``stored.py``), and ``internalize paper --full`` runs their commands.
+Runs are kept in the report's folder (``runs/<experiment>/seed-<n>``), so a second call only draws. Each process uses
+one thread: tensors this small gain nothing from more, and results do not depend on the machine's number of cores.
+Results that take hours are not made here: the page shows stored ones (``stored.py``), and ``internalize paper --full``
+runs their commands.
 """
 
 import time
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs that differ in the seed only."""
+    """Runs that differ only in the seed."""
 
     name: str
     options: TrainOptions
     seeds: int
     explored: int = 0
-    """Of how many, the first ones, the weights are kept at every evaluation, for the page's explorer."""
+    """Number of seeds, the first ones, whose weights are kept at every evaluation for the page's explorer."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Runs of Algorithm 1 that differ in the seed only, and how often it succeeds with fewer samples."""
+    """Runs of Algorithm 1 that differ only in the seed, and a measurement of its success rate over samples."""
 
     options: SolveOptions
     seeds: int
     success_seeds: int
     success_at: tuple[float, ...] = (0.5, 0.63, 0.79, 1.0, 1.26, 1.59, 2.0)
-    """Numbers of samples, in units of the one at which half of all runs are predicted to succeed."""
+    """Numbers of samples, as multiples of the number at which half of all runs are predicted to succeed."""
 
 
 FULL: Final = "full"
-"""Folder below the report of what `--full` makes."""
+"""Folder in the report for the results of `--full`."""
 _OWN_FILES: Final = ("index.html", "figures", "tables", "runs", FULL)
 PAPER: Final = Experiment("n30-k16", TrainOptions(), 20, explored=3)
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
-    # The longest first, so that the processes end together.
+    # Longest first, so that the processes end at about the same time.
     Experiment("n128-k64-lr0.03", TrainOptions(n=128, k=64, lr=0.03), 3),
     Experiment("n128-k64", TrainOptions(n=128, k=64), 3, explored=1),
     PAPER,
@@ -66,7 +66,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment("n30-k4", TrainOptions(k=4), 20),
     Experiment("n30-k2", TrainOptions(k=2), 20),
 )
-"""The paper's experiment, smaller and larger trees at its settings, and what the largest one needs."""
+"""The paper's experiment, smaller and larger trees with its settings, and the learning rate that the largest needs."""
 ALGORITHM: Final = Algorithm(SolveOptions(), 20, 50)
 
 
@@ -81,17 +81,17 @@ def reproduce(
     report: Report = lambda done, total, seen: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Make what is missing of the experiments and write ``out/index.html``.
+    """Make the missing runs of the experiments and write ``out/index.html``.
 
     Args:
         out: the report's folder; runs are kept in ``out/runs``.
         experiments: what to train.
-        paper: the settings, among those of the experiments, that the paper's claims and figures are about.
-        algorithm: what to solve.
-        first_seed: every experiment takes its number of seeds from this one up.
-        processes: how many runs are made at once; default the machine's cores.
-        report: called with updates done, updates to do, and what was seen last.
-        say: called with a line about every run that had to be rebuilt.
+        paper: the settings of the experiment that the claims and figures are about.
+        algorithm: the runs of Algorithm 1.
+        first_seed: the first seed of every experiment.
+        processes: runs at a time; by default the number of cores.
+        report: called with updates done, total updates, and the latest message.
+        say: called with a line about every run that had to be made again.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -102,9 +102,9 @@ def reproduce(
     names = {path.name for path in out.glob("[!.]*")}
     own = names.intersection(_OWN_FILES)
     if own.isdisjoint(("runs", "tables")):
-        own.discard("index.html")  # a page of somebody else's
-    if stranger := next(iter(sorted(names - own)), None):
-        raise InputError(f"{out} holds {stranger!r}, which is not of a report; choose another --out")
+        own.discard("index.html")  # a page that is not ours
+    if foreign := min(names - own, default=None):
+        raise InputError(f"{out} holds {foreign!r}, which is not part of a report; choose another --out")
     plan = ReproductionPlan(out, experiments, paper, algorithm, first_seed)
     folders = RunFolders(plan.folder, resume=True, runner=Runner(processes, report=report))
     refuse_links(out, ("index.html", "figures", "tables"))
@@ -119,7 +119,7 @@ def reproduce(
             say(f"{job.name} is about a run that was set aside; it is now {job.runs[0].set_aside().name}")
         else:
             _set_aside_if_unusable(job, say, again=again)
-    for jobs in (plan.runs, plan.certificates):  # certificates are about finished runs
+    for jobs in (plan.runs, plan.certificates):  # certificates need finished runs
         folders.run_missing(jobs, "the same command continues")
     written = write_report(out, plan.inputs(), paper=paper)
     figures = sorted(str(path.relative_to(out)) for path in (out / "figures").iterdir())
@@ -129,7 +129,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """The jobs behind the page, and where their runs are."""
+    """The jobs behind the page, and the folders of their runs."""
 
     out: Path
     experiments: Sequence[Experiment]
@@ -139,17 +139,17 @@ class ReproductionPlan:
 
     @property
     def folder(self) -> Path:
-        """Of all runs."""
+        """The folder of all runs."""
         return self.out / "runs"
 
     @property
     def runs(self) -> list[KeptJob]:
-        """What is trained and solved."""
-        return [*self.training, self.success, *self.solving]  # many short ones last: the processes end together
+        """All jobs but the certificates."""
+        return [*self.training, self.success, *self.solving]  # short ones last, so that the processes end together
 
     @property
     def training(self) -> list[TrainJob]:
-        """Every experiment, some seeds at a time."""
+        """The jobs that train the experiments, several seeds per job."""
         return [job for experiment in self.experiments for job in self._training(experiment)]
 
     def _training(self, experiment: Experiment) -> Iterator[TrainJob]:
@@ -161,14 +161,14 @@ class ReproductionPlan:
 
     @property
     def solving(self) -> list[SolveJob]:
-        """Algorithm 1 with every seed."""
+        """The runs of Algorithm 1, one per seed."""
         seeds = range(self.first_seed, self.first_seed + self.algorithm.seeds)
         place = Path("algorithm-1")
         return [SolveJob(self.folder, place / f"seed-{s}", replace(self.algorithm.options, seed=s)) for s in seeds]
 
     @property
     def success(self) -> SuccessJob:
-        """Algorithm 1 around the number of samples at which it succeeds half of the time."""
+        """Algorithm 1 around the number of samples at which it is predicted to succeed half of the time."""
         from internalize.parity.algorithm1.solve import setting_of
 
         options = replace(self.algorithm.options, seed=self.first_seed)
@@ -179,19 +179,19 @@ class ReproductionPlan:
 
     @property
     def certificates(self) -> list[CertifyJob]:
-        """Of the first seed of the paper's experiment, and of Algorithm 1."""
+        """The certificates of the first seed of the paper's experiment and of Algorithm 1."""
         name = next(experiment.name for experiment in self.experiments if experiment.options == self.paper)
         seed = f"seed-{self.first_seed}"
         subjects = (Path(name) / seed, Path("algorithm-1") / seed)
         return [CertifyJob(self.folder, Path("certificates") / subject, subject) for subject in subjects]
 
     def _explored(self) -> list[Run]:
-        """The runs with snapshots, the paper's own first."""
+        """Return the training runs with snapshots, the paper's own first."""
         jobs = sorted(self.training, key=lambda job: job.options != self.paper)
         return [run for job in jobs for seed, run in zip(job.seeds, job.runs, strict=True) if seed in job.snapshots]
 
     def inputs(self) -> "ReportInputs":
-        """Everything that was made, for the page."""
+        """Return the finished runs for the page."""
         from internalize.report.page import ReportInputs
 
         adamw, solved = (job.runs[0] for job in self.certificates)
@@ -206,10 +206,12 @@ class ReproductionPlan:
 
 
 def _set_aside_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: bool) -> set[Path]:
-    """Rename a job's runs if one is missing, unreadable or has other settings, and return the folders that are free again.
+    """Rename a job's runs if one is missing, unreadable or has other settings, and return the folders that are now
+    free.
 
-    All of them, because the last bits of each depend on the others. ``again``: they were all there once. Nothing is deleted: a
-    read may have failed for a moment only, and a folder may hold somebody's own run.
+    All runs of the job are renamed, because the last bits of each depend on the others. ``again`` says that all of them
+    existed once. Nothing is deleted: a read may have failed only for a moment, and a folder may hold a run of the
+    user's.
     """
     missing = [run.path for run in job.runs if not run.exists]
     try:
@@ -221,7 +223,7 @@ def _set_aside_if_unusable(job: KeptJob, say: Callable[[str], None], *, again: b
                 run.load_checkpoint(max(steps))
     except InputError as error:
         others = len(job.runs) - 1
-        together = f" with the {others} that were trained together with it" if others else ""
+        together = f" with the {others} trained together with it" if others else ""
         say(f"{error}; making it again{together}")
         for run in job.runs:
             if run.path.exists():

@@ -1,7 +1,7 @@
-"""What takes longer than the page's quick profile: small results kept in the package, and those of `internalize paper --full`.
+"""Results that take hours: those stored in the package, and those of `internalize paper --full`.
 
-`STORED` is the list, one entry for each part of the page: where its numbers are, the command that makes them, when it was run, and
-how they are shown. To add one, store its file in ``results/`` and add its line. A part whose file is not there is left out.
+`STORED` has one entry for each part of the page: the file of its numbers, the command that makes them, its date, and
+how they are shown. To add a part, store its file in ``results/`` and add an entry. A part without a file is left out.
 """
 
 import shlex
@@ -30,12 +30,12 @@ from internalize.storage.summaries import ROWS
 from internalize.storage.sweep_store import STORE
 
 FOLDER: Final = Path(__file__).parent / "results"
-"""Of the stored results."""
+"""Folder of the stored results."""
 
 
 _read_compared: Final = partial(read_json, schema=ComparedRows)
 Shown = tuple[Sequence[Table], Sequence[Drawing]]
-"""What a part of the page has of tables and figures."""
+"""The tables and figures of a part of the page."""
 
 
 @dataclass(frozen=True)
@@ -45,40 +45,40 @@ class Stored:
     name: str
     title: str
     text: str
-    """What it says, in a sentence or two."""
+    """The finding, in one or two sentences."""
     file: str
-    """Below `FOLDER`."""
+    """Name of the stored file in `FOLDER`."""
     command: str
-    """That makes the numbers, without its ``--out``."""
+    """The command that makes the numbers, without ``--out``."""
     date: str
-    """On which it was run."""
+    """Date on which the command was run."""
     show: Callable[[Json], Shown]
     read: Callable[[Path], Json] = _read_compared
-    """The file, or what the command makes."""
+    """Reads the stored file, or the file that the command writes."""
     makes: str = ROWS
-    """What the command leaves in its ``--out``."""
+    """Name of the file that the command writes in ``--out``."""
 
     @property
     def arguments(self) -> list[str] | None:
-        """Of the command, if it is one of ours: what ``--full`` runs."""
+        """The arguments that ``--full`` runs if the command is one of ours, otherwise None."""
         program, *arguments = shlex.split(self.command)
         return arguments if program == "internalize" else None
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page with what it shows, and how that was made."""
+    """A part of the page with its tables and figures."""
 
     of: Stored
     date: str
     computed: bool
-    """Whether it was made for this page, not taken from the package."""
+    """Whether it was computed for this page, not taken from the package."""
     tables: Sequence[Table]
     drawings: Sequence[Drawing]
 
 
 def parts(full: Path | None = None) -> list[Part]:
-    """Every part whose numbers are there: made below ``full`` if they were, else as stored."""
+    """Return every part that has numbers: those computed in ``full`` if there are any, otherwise the stored ones."""
     return [part for stored in STORED if (part := _part(stored, full)) is not None]
 
 
@@ -88,16 +88,16 @@ def _part(stored: Stored, full: Path | None) -> Part | None:
         path = FOLDER / stored.file
         return Part(stored, stored.date, False, *stored.show(stored.read(path))) if path.is_file() else None
     days = [str(read_json(env).get("started", ""))[:10] for env in made.parent.rglob("env.json") if env.is_file()]
-    written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # where no run was made, as for latency
+    written = time.strftime("%Y-%m-%d", time.gmtime(made.stat().st_mtime))  # for a study without runs, such as latency
     found = stored.read(made)
     try:
         return Part(stored, max(days, default=written), True, *stored.show(found))
-    except (LookupError, ValueError, ArithmeticError) as error:  # every row is sound, but they do not go together
+    except (LookupError, ValueError, ArithmeticError) as error:  # every row is valid, but they do not fit together
         raise InputError(f"{made} is not what `{stored.command}` writes: {type(error).__name__} {error}") from None
 
 
 def _read_phase(*by: str) -> Callable[[Path], Json]:
-    """What `sweep show --figure --json` printed, or the cells of the store of which this is the first file."""
+    """Return a reader for the output of `sweep show --figure --json`, or for a store, given its `sweep.json`."""
 
     def read(path: Path) -> Json:
         return {"cells": read_cells(path.parent), "by": by} if path.name == STORE else read_json(path)
@@ -126,7 +126,7 @@ def _curricula(found: Json) -> Shown:
 
 def _latency(found: Json) -> Shown:
     rows = _rows_of(found, "latency")
-    title = f"Milliseconds an answer, n = {rows[0]['n']}"
+    title = f"Milliseconds per answer, n = {rows[0]['n']}"
     return [Table.of("latency", title, *columns.latency_columns(rows))], [draw_latency(rows)]
 
 
@@ -159,8 +159,8 @@ STORED: Final = (
     Stored(
         "law",
         "How many samples Algorithm 1 needs",
-        "The number of samples a stage at which half of all runs succeed grows like n ln n, as predicted without a fitted "
-        "constant; the theorem asks for n to the power 2 + ε.",
+        "The number of samples per stage at which half of all runs succeed grows like n ln n, as predicted without a "
+        "fitted constant. The theorem asks for n to the power 2 + ε.",
         "finite-n.json",
         "python benchmarks/prediction_table.py",
         "2026-11-15",
@@ -170,7 +170,7 @@ STORED: Final = (
     Stored(
         "phase",
         "Where Algorithm 1 succeeds",
-        "The share of successes over n and the number of samples: it goes from none to all around the predicted line.",
+        "The share of successful runs over n and samples per stage. It rises from 0 to 1 around the predicted line.",
         "phase.json",
         "internalize sweep solve n=8,16,32,64,128,256 k=n/2 samples=0.5x,0.7x,0.85x,1x,1.2x,1.4x,2x test_samples=200 "
         "--seeds 0:60 --stop-at-failure",
@@ -182,11 +182,11 @@ STORED: Final = (
     Stored(
         "phase-rounding",
         "Rounding and amplitude",
-        "Rounding to multiples of K needs few samples at any K that concentrates attention; rounding to whole numbers, as "
-        "the paper has it, needs more with K², as predicted. Up to K = 4 no number of samples is enough.",
+        "Rounding to multiples of K needs few samples at any K that concentrates attention. Rounding to integers, as "
+        "in the paper, needs a number that grows like K², as predicted. Up to K = 4 no number of samples is enough.",
         "phase-rounding.json",
-        "internalize sweep solve K=2,3,4,6,8,12,16 samples=400,800,1600,3200,6400,12800,25600,51200,102400,204800 grid=1,K "
-        "--seeds 0:20 --stop-at-failure",
+        "internalize sweep solve K=2,3,4,6,8,12,16 samples=400,800,1600,3200,6400,12800,25600,51200,102400,204800 "
+        "grid=1,K --seeds 0:20 --stop-at-failure",
         "2026-11-16",
         _phase,
         _read_phase("K", "samples", "grid"),
@@ -195,8 +195,8 @@ STORED: Final = (
     Stored(
         "phase-curricula",
         "Which curricula Algorithm 1 succeeds with",
-        "At samples that are enough for Log-ICoT, every curriculum with a chain succeeds at every size, and without one only a "
-        "tree of one node is learned.",
+        "With as many samples as Log-ICoT needs, every curriculum with a chain succeeds at every size. Without a "
+        "chain, only a tree of one node is learned.",
         "phase-curricula.json",
         "internalize sweep solve n=8,16,32,64 k=2,4,8,16,32,64 curriculum=none,cot,icot,log-icot --seeds 0:10",
         "2026-11-16",
@@ -207,9 +207,9 @@ STORED: Final = (
     Stored(
         "curricula",
         "The curricula compared",
-        "What the paper claims without comparing. Without a chain nothing is learned. ICoT and Log-ICoT cost the same under "
-        "AdamW, where a stage ends once its level is learned; where each stage is a gradient step, ICoT's idle stages cost "
-        "their full share.",
+        "The paper makes this claim without a comparison. Without a chain nothing is learned. Under AdamW, where a "
+        "stage ends once its level is learned, ICoT and Log-ICoT cost the same. Under Algorithm 1, where each stage "
+        "is a gradient step, the idle stages of ICoT cost as much as the others.",
         "compare.json",
         "internalize compare --seeds 0:20 --sizes 30,16 --lr 0.1",
         "2026-11-16",
@@ -218,8 +218,8 @@ STORED: Final = (
     Stored(
         "latency",
         "How long an answer takes",
-        "Explicit chain of thought waits for its own steps, k − 1 of them; the internalised model answers in one pass of "
-        "log2 k layers.",
+        "Explicit chain of thought needs k − 1 passes, each of which waits for the one before. The internalized model "
+        "answers in one pass of log2 k layers.",
         "compare.json",
         "internalize compare --study latency --repeats 200",
         "2026-11-16",
@@ -228,8 +228,8 @@ STORED: Final = (
     Stored(
         "ablations",
         "Which parts of the model matter",
-        "Gates do, and under Algorithm 1 rounding does; the level mask, the link and the rate may vary. The certificates that "
-        "turn say which statement of the paper stops holding.",
+        "The gates matter, and under Algorithm 1 so does rounding. The level mask, the link and the rate may vary. The "
+        "certificates that turn say which statement of the paper no longer holds.",
         "compare.json",
         "internalize compare --study ablations --seeds 0:20",
         "2026-11-16",
@@ -237,9 +237,9 @@ STORED: Final = (
     ),
     Stored(
         "gates",
-        "Gates that are learned",
-        "The paper prescribes its gates and names learning them as the next step. With a small price on open gates they become the "
-        "prescribed ones.",
+        "Learned gates",
+        "The paper prescribes its gates and names learning them as the next step. With a small penalty on open gates, "
+        "learned gates become the prescribed ones.",
         "compare.json",
         "internalize compare --study gates --seeds 0:20",
         "2026-11-16",
@@ -247,9 +247,9 @@ STORED: Final = (
     ),
     Stored(
         "simplifications",
-        "The other simplifications, lifted",
-        "Values, residual streams and a network in place of the link can be learned along with the attention, each under its "
-        "condition.",
+        "The other simplifications, removed",
+        "Values, residual streams and a network in place of the link can be learned together with the attention, each "
+        "under its condition.",
         "compare.json",
         "internalize compare --study simplifications --seeds 0:5",
         "2026-11-16",
@@ -260,11 +260,11 @@ STORED: Final = (
         "Language models",
         "The same curricula on text, with an ordinary GPT-2.",
         "lm-scattered.json",
-        "internalize lm compare --methods log-icot icot adaptive --budget steps --seeds 0:10 --stop-at 0.998 --steps 2000 "
-        "--eval-every 10 --eval-examples 256",
+        "internalize lm compare --methods log-icot icot adaptive --budget steps --seeds 0:10 --stop-at 0.998 --steps "
+        "2000 --eval-every 10 --eval-examples 256",
         "2026-11-17",
         _language,
         partial(read_json, schema=LmComparedRows),
     ),
 )
-"""The parts of the page that the quick profile does not compute, in the page's order."""
+"""The parts of the page that are not computed by default, in the page's order."""

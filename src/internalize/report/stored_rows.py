@@ -1,6 +1,8 @@
-"""What the page takes from the results of `compare` and `lm compare`: the columns that it shows, within bounds that it can draw.
+"""Schemas of the results of `compare` and `lm compare`: the columns that the page shows, within bounds that it can
+draw.
 
-Rows have more columns than these. A result that does not fit is refused, with the place in the file and what stands there.
+Rows have more columns than these. If a result does not fit, the error names the place in the file and what is wrong
+there.
 """
 
 from typing import Annotated, Literal, TypedDict
@@ -70,7 +72,7 @@ class _GateDistance(Struct):
 
 
 class Ablations(_OverSeeds, tag="ablations"):
-    """A row of `compare --study ablations`; those of the other studies have the same columns."""
+    """A row of `compare --study ablations`. Rows of gates and simplifications have the same columns."""
 
     n: Annotated[int, Meta(ge=1, le=1024)]  # a model of this size is built to draw it
     what: Words

@@ -1,1 +1,1 @@
-"""The figures, one module each: take a tree, runs or rows and return a `Drawing`, which writes itself as SVG and PDF."""
+"""The figures, one module each. A module turns a tree, runs or rows into a `Drawing`, which saves SVG and PDF."""

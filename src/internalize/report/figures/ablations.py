@@ -1,4 +1,4 @@
-"""One thing taken from the paper's model at a time: which levels are still computed, and how the inputs collapse."""
+"""Ablations of the paper's model: which levels it still computes, and how the inputs collapse with open gates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ SAMPLES: Final = 2000
 
 @dataclass(frozen=True)
 class InputStates:
-    """What the layers leave of the input bits, before the first and after each, in the mean over the inputs."""
+    """The states at the input bits before the first layer and after each, averaged over the bits."""
 
     spread: list[float]
-    """Standard deviation of a state over samples; 1 of a bit."""
+    """Standard deviation of a state over samples; that of a bit is 1."""
     left: list[float]
-    """Correlation of a state with its bit, times the spread; 1 of a bit."""
+    """Correlation of a state with its bit, times the spread; that of a bit is 1."""
 
 
 def input_states(levels: Levels, gates: FixedGates) -> InputStates:
-    """Of the model before training, where attention is uniform."""
+    """Return the input states of the model before training, where attention is uniform."""
     model = BlockTransformer(levels.n, levels.k, "causal", gates, dtype=torch.float64)
     bits = draw_bits(levels.n, 0, 0, SAMPLES, "test", torch.float64)
     with torch.no_grad():
@@ -49,7 +49,7 @@ def input_states(levels: Levels, gates: FixedGates) -> InputStates:
 
 
 def draw_ablations(rows: Sequence[Json]) -> Drawing:
-    """Accuracy of every level at the end by what was changed, and what the layers leave of the inputs under each kind of gates."""
+    """Draw the final accuracy of every level under each ablation, and the states at the inputs by kind of gates."""
     levels = Levels(int(rows[0]["n"]), int(rows[0]["k"]))
     own = {name: [row for row in rows if row["optimizer"] == name] for name in ("adamw", "algorithm-1")}
     kept = {gates: input_states(levels, gates) for gates in _GATES}
@@ -59,34 +59,35 @@ def draw_ablations(rows: Sequence[Json]) -> Drawing:
         _draw_levels(second, own["algorithm-1"], "Algorithm 1")
         bar = figure.colorbar(mesh, ax=[first, second], orientation="horizontal", fraction=0.05, pad=0.02, aspect=40)
         vector_bar(bar, "accuracy of a level after training")
-        for gates, (label, colour) in _GATES.items():
-            third.plot(range(levels.L + 1), kept[gates].spread, "o-", color=colour, markersize=3.5, label=label)
-            third.plot(range(levels.L + 1), kept[gates].left, "s--", color=colour, markersize=3, linewidth=0.9)
+        for gates, (label, color) in _GATES.items():
+            third.plot(range(levels.L + 1), kept[gates].spread, "o-", color=color, markersize=3.5, label=label)
+            third.plot(range(levels.L + 1), kept[gates].left, "s--", color=color, markersize=3, linewidth=0.9)
         third.set_xticks(range(levels.L + 1))
         third.set_ylim(-0.06, 2.0)
         third.set_yticks([0, 0.5, 1])
         third.set_xlabel("after layer")
-        third.set_ylabel("of the inputs' states")
-        third.set_title("the collapse")
+        third.set_ylabel("states at the inputs")
+        third.set_title("collapse of the inputs")
         third.plot([], [], color=MUTED, label="spread")
-        third.plot([], [], "--", color=MUTED, linewidth=0.9, label="part that is the bit's own")
+        third.plot([], [], "--", color=MUTED, linewidth=0.9, label="part due to the bit itself")
         third.legend(loc="upper right")
     broken = ", ".join(f"{row['what']} ({row['optimizer']})" for row in rows if row["solved"] < row["seeds"])
     return Drawing(
         name="ablations",
         figure=figure,
-        title="What the model needs: ablations, and the collapse",
+        title="What the model needs: ablations, and the collapse of the inputs",
         caption=(
-            f"Left: share of right signs of each level of nodes after training, one part of the paper's model changed at a time "
-            f"(n = {levels.n}, k = {levels.k}; means over seeds; ½ is chance). Right: the inputs' states over samples, layer by "
-            "layer before training, where attention is uniform: their standard deviation, and the part of it that is still the "
-            "bit's own. With every gate open the inputs are overwritten by φ of a mean: they lie close together, and nothing is "
-            "left of the bits for the next layer to compute with."
+            "Left: share of right signs at each level of nodes after training, with one part of the paper's model "
+            f"changed at a time (n = {levels.n}, k = {levels.k}; means over seeds; ½ is chance). Right: the states at "
+            "the inputs over samples, layer by layer before training, where attention is uniform: their standard "
+            "deviation, and the part of it that is still due to the bit itself. With every gate open, each layer "
+            "overwrites the inputs by φ of a mean. They then lie close together, and nothing of the bits is left for "
+            "the next layer."
         ),
         alt=(
-            f"Not solved on every seed: {broken}. With all gates open the inputs' spread falls from 1 to "
-            f"{kept['ones'].spread[1]:.2f} after one layer, and the bits' own part to {kept['ones'].left[1]:.2f}; with the paper's "
-            "gates both stay 1."
+            f"Not solved on every seed: {broken}. With all gates open, the spread of the inputs falls from 1 to "
+            f"{kept['ones'].spread[1]:.2f} after one layer, and the part due to the bits to "
+            f"{kept['ones'].left[1]:.2f}; with the paper's gates both stay 1."
         ),
     )
 

@@ -16,11 +16,11 @@ from internalize.report.figures.style import FAINT, HATCH, PAGE_WIDTH, RED, WEIG
 from internalize.storage.runs import Run
 
 FULL = 0.5
-"""The top of the colour scale: all attention on two children is one half on each."""
+"""The top of the color scale: perfect attention puts one half on each of the two children."""
 
 
 def draw_attention(run: Run) -> Drawing:
-    """One panel a layer, queries × keys, of one run's final weights."""
+    """Draw the attention of one run's final weights, with one panel per layer, queries × keys."""
     tree = ParityTree.of(run.config)
     columns = [w.double().softmax(dim=0) for w in read_weights(run.weights(), tree.levels, "level", run.path)]
     maps = [A.T.numpy() for A in columns]
@@ -30,7 +30,7 @@ def draw_attention(run: Run) -> Drawing:
         _mark_boundaries(panels[0], tree)
         panels[-1].set_xlabel("key position (red ticks: the secret set)")
         figure.supylabel("query position", fontsize=9)
-        extend = "max" if max(A.max() for A in maps) > FULL else "neither"  # a query may look at one key alone
+        extend = "max" if max(A.max() for A in maps) > FULL else "neither"  # a query may attend to a single key
         bar = figure.colorbar(meshes[-1], ax=list(panels), fraction=0.02, pad=0.01, aspect=28, extend=extend)
         vector_bar(bar, "attention")
         bar.outline.set_linewidth(0.5)  # pyright: ignore[reportCallIssue]
@@ -43,22 +43,22 @@ def draw_attention(run: Run) -> Drawing:
         figure=figure,
         title="Figure 3. Attention of every layer after training",
         caption=(
-            f"Softmax attention of the {tree.L} layers of one run (n = {tree.n}, k = {tree.k}, seed {run.config['seed']}) at "
-            "the end of training. Rows are the queries that the layer writes, columns the keys; hatched keys are masked. "
-            "Dotted lines are the ends of the levels; red ticks the secret set; red frames the two true children of each "
-            f"query. The smallest attention on a true child is {smallest} in layers 1 … {tree.L}; one half each is all of it. "
-            "Positions count from 0."
+            f"Softmax attention of the {tree.L} layers of one run (n = {tree.n}, k = {tree.k}, seed "
+            f"{run.config['seed']}) at the end of training. Rows are the queries that the layer writes, columns are "
+            "keys; hatched keys are masked. Dotted lines mark the ends of the levels, red ticks the secret set, red "
+            f"frames the two true children of each query. The smallest attention on a true child is {smallest} in "
+            f"layers 1 … {tree.L}; one half is perfect. Positions count from 0."
         ),
         alt=(
-            f"{tree.L} heat maps, one a layer, with {', '.join(str(len(A)) for A in maps)} rows over {tree.T} keys. The cells of "
-            f"the two children of each row's node are framed; the smallest weight in a frame is {min(on_children):.3f}, and "
-            f"the largest outside the frames {elsewhere:.3f}."
+            f"{tree.L} heat maps, one per layer, with {', '.join(str(len(A)) for A in maps)} rows over {tree.T} keys. "
+            "The cells of the two children of each row's node are framed; the smallest weight in a frame is "
+            f"{min(on_children):.3f}, and the largest outside the frames {elsewhere:.3f}."
         ),
     )
 
 
 def _cell_points(tree: ParityTree) -> float:
-    """Side of a cell: what the labels leave of the page's width."""
+    """Return the side of a cell in points, from the part of the page's width that the labels leave."""
     return 72 * (PAGE_WIDTH - 1.15) / tree.T
 
 
@@ -89,7 +89,7 @@ def _draw_layer(axes: Axes, tree: ParityTree, layer: int, A: NDArray[np.float64]
     axes.set_xticks([j + 0.5 for j in keys], [str(j) for j in keys])
     axes.tick_params(axis="x", length=0, pad=6)
     axes.xaxis.remove_overlapping_locs = False  # matplotlib drops the minor tick where there is a major one
-    # A second set of ticks, so that the numbers stay regular and the secret set is marked where it is
+    # A second set of ticks marks the secret set, so that the numbered ticks stay regular
     axes.set_xticks([j + 0.5 for j in tree.secret], minor=True)
     axes.tick_params(axis="x", which="minor", length=4, width=1.3, color=RED)
     return mesh

@@ -1,4 +1,4 @@
-"""What 99 % costs: samples and gradient steps under every curriculum and both optimizers."""
+"""The cost of 99 % accuracy: samples under every curriculum and both optimizers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ _LOOKS: Final = {"adamw": ("AdamW", BLUE, "o"), "algorithm-1": ("Algorithm 1", V
 
 
 def draw_curricula(rows: Sequence[Json]) -> Drawing:
-    """Samples to 99 %, one panel a size, a line for each curriculum, with the seeds that were solved at equal samples."""
+    """Draw the samples to 99 %, with a panel per size and a line per curriculum, and the number of solved seeds."""
     sizes = sorted({(int(row["n"]), int(row["k"])) for row in rows})
     with sheet(2.5) as figure:
         panels = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
@@ -25,27 +25,27 @@ def draw_curricula(rows: Sequence[Json]) -> Drawing:
     return Drawing(
         name="curricula",
         figure=figure,
-        title="What 99 % costs under each curriculum",
+        title="The cost of 99 % accuracy under each curriculum",
         caption=(
-            "Samples until 99 % of the answers are right, medians over seeds; a curriculum that does not get there has a cross at "
-            "the right. Beside each mark: seeds solved when every curriculum has had the same samples. Under AdamW a stage ends "
-            "once its level is learned, and ICoT's extra stages find nothing to do; under Algorithm 1 each stage is a step that "
-            "costs its samples."
+            "Samples until 99 % of the answers are right, medians over seeds. A cross at the right: the curriculum "
+            "never reaches 99 %. Beside each mark: the number of seeds solved when every curriculum uses the same "
+            "number of samples. Under AdamW a stage ends once its level is learned, so the extra stages of ICoT cost "
+            "nothing. Under Algorithm 1 each stage is a step with its own samples."
         ),
-        alt=f"Samples to 99 %: {told}. Without a chain it is never reached.",
+        alt=f"Samples to 99 %: {told}. Without a chain, 99 % is never reached.",
     )
 
 
 def _draw_size(axes: Axes, rows: Sequence[Json]) -> None:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     most = max(row["samples_to_99"] or 0 for row in rows)
-    for optimizer, (name, colour, marker) in _LOOKS.items():
+    for optimizer, (name, color, marker) in _LOOKS.items():
         shift = 0.14 if optimizer == "adamw" else -0.14
-        axes.plot([], [], marker, color=colour, label=name, markersize=4.5)
+        axes.plot([], [], marker, color=color, label=name, markersize=4.5)
         for row in (row for row in rows if row["optimizer"] == optimizer):
             height, reached = methods.index(row["method"]) + shift, row["samples_to_99"] is not None
             x = row["samples_to_99"] if reached else 6 * most
-            axes.plot([x], [height], marker if reached else "x", color=colour, markersize=4.5)
+            axes.plot([x], [height], marker if reached else "x", color=color, markersize=4.5)
             text = f"{row['solved']} of {row['seeds']}"
             side = "left" if reached else "right"
             note(axes, text, (x, height), (6 if reached else -6, 0), ha=side, va="center", fontsize=7)

@@ -1,4 +1,4 @@
-"""A figure with the words that belong to it, and its files: whole or not at all, and the same bytes every time."""
+"""A figure with its title, caption and description, and its files: written atomically, and identical every time."""
 
 import io
 from dataclasses import dataclass
@@ -16,27 +16,27 @@ _UNDATED: Final[dict[Kind, dict[str, None]]] = {"svg": {"Date": None, "Creator":
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure module returns: all that a page or a manuscript needs of a figure."""
+    """The result of a figure module: everything that a page or a manuscript needs of a figure."""
 
     name: str
     """File name without ending."""
     figure: Figure
     title: str
-    """Its number in the paper and what it is, in a few words."""
+    """Its number in the paper, if any, and its subject."""
     caption: str
     """One paragraph of plain text: what is drawn, from how many seeds, and what the marks mean."""
     alt: str
-    """What it shows, for those who cannot see it."""
+    """What the figure shows, for readers who cannot see it."""
 
     def content(self, kind: Kind = "svg") -> bytes:
-        """The figure as a file, without the date."""
+        """Return the figure as a file without a date."""
         file = io.BytesIO()
         with house_style():
             self.figure.savefig(file, format=kind, metadata=_UNDATED[kind])
         return file.getvalue()
 
     def save(self, folder: Path) -> Path:
-        """Write ``name.svg`` and ``name.pdf`` to a folder, made if missing, and return the path of the SVG."""
+        """Write ``name.svg`` and ``name.pdf`` to a folder, created if missing, and return the path of the SVG."""
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for kind in _UNDATED:

@@ -1,4 +1,4 @@
-"""Learned gates: their distance from the prescribed ones over training, both side by side, and every variant's in the end."""
+"""Learned gates: their distance from the prescribed ones over training, and at the end for every variant."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,15 +34,15 @@ PARTS: Final = {
     "written": ("nodes that the layer writes", VERMILION),
     "below": ("nodes written before, to be kept", GREEN),
 }
-"""Gates that something depends on. Those of nodes above are free under the level mask: nothing reads them before
-they are written."""
+"""Gates on which the result depends. Gates of higher nodes are free under the level mask: no layer reads those nodes
+before they are written."""
 FLOOR: Final = 1e-5
-"""Smaller distances are drawn here."""
+"""Smaller distances are drawn at this value."""
 _MARKERS: Final = {"inputs": "o", "written": "D", "below": "^"}
 
 
 def learned_gates(run: Run) -> NDArray[np.float64]:
-    """The gates of a run's model, layers × positions, at states and updates 0."""
+    """Return the gates of a run's model, layers × positions, for states and updates of 0."""
     weights, layers = run.weights(), ParityTree.of(run.config).L
     if "gate1" not in weights:
         raise InputError(f"{run.path / 'weights.safetensors'} has no gate1: the gates of this run are not learned")
@@ -50,11 +50,12 @@ def learned_gates(run: Run) -> NDArray[np.float64]:
 
 
 def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
-    """Distance over training of runs that differ in their seeds only, and the gates of the first beside the prescribed ones.
+    """Draw the distance over training of runs that differ only in the seed, and the first run's gates beside the
+    prescribed.
 
     Args:
-        runs: with learned gates.
-        name: of the files.
+        runs: runs with learned gates.
+        name: name of the files.
     """
     options = one_group(runs)
     tree = ParityTree.of(runs[0].config)
@@ -83,11 +84,12 @@ def draw_gates(runs: Sequence[Run], name: str = "gates") -> Drawing:
         figure=figure,
         title="Learned gates against the prescribed ones",
         caption=(
-            f"Left: mean distance of learned from prescribed gates (n = {options.n}, k = {options.k}, gates {options.gates}, "
-            f"{options.mask} mask), one thin line for each of {len(runs)} seeds, their median thick; dashed lines: stages "
-            f"begin. Right: the gates of seed {runs[0].config['seed']} after training and the prescribed ones, layers × "
-            "positions; dotted lines are the ends of the levels. Gates of nodes above a layer's level are free under the "
-            "level mask: nothing reads them before they are written."
+            f"Left: mean distance of learned from prescribed gates (n = {options.n}, k = {options.k}, gates "
+            f"{options.gates}, {options.mask} mask), with a thin line for each of {len(runs)} seeds and a thick one "
+            f"for their median. Dashed lines: a stage begins. Right: the gates of seed {runs[0].config['seed']} after "
+            "training and the prescribed ones, layers × positions. Dotted lines mark the ends of the levels. Gates of "
+            "nodes above a layer's level are free under the level mask: no layer reads these nodes before they are "
+            "written."
         ),
         alt=f"Median distances at the end of training: {ends}.",
     )
@@ -97,9 +99,9 @@ def _draw_distances(
     axes: Axes, steps: Sequence[int], distances: dict[str, NDArray[np.float64]], begins: Sequence[int]
 ) -> None:
     for part, values in distances.items():
-        label, colour = PARTS[part]
-        axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
-        axes.plot(steps, np.median(values, axis=0), color=colour, label=label)
+        label, color = PARTS[part]
+        axes.plot(steps, values.T, color=color, linewidth=0.4, alpha=0.35)
+        axes.plot(steps, np.median(values, axis=0), color=color, label=label)
     for begin in begins:
         axes.axvline(begin, color=MUTED, linewidth=0.7, linestyle=(0, (4, 3)), zorder=0)
     axes.set_ylim(-0.02, 1.02)
@@ -121,14 +123,14 @@ def _draw_map(axes: Axes, gates: NDArray[np.float64], title: str) -> QuadMesh:
 
 
 def draw_gate_rows(rows: Sequence[Json]) -> Drawing:
-    """Distances from the prescribed gates, a line for each variant, with the seeds that are solved."""
+    """Draw the distances from the prescribed gates with a line per variant, and the number of solved seeds."""
     rows = [row for row in rows if "gate_distance" in row]
     names = [f"{row['what']}, n = {row['n']}" for row in rows]
     with sheet(0.8 + 0.22 * len(rows)) as figure:
         axes = figure.add_subplot()
-        for part, (label, colour) in PARTS.items():
+        for part, (label, color) in PARTS.items():
             distances = [max(float(row["gate_distance"][part]), FLOOR) for row in rows]
-            axes.plot(distances, range(len(rows)), _MARKERS[part], color=colour, markersize=4.5, label=label)
+            axes.plot(distances, range(len(rows)), _MARKERS[part], color=color, markersize=4.5, label=label)
         for height, row in enumerate(rows):
             share = f"{row['solved']} of {row['seeds']}"
             axes.text(1.6, height, share, va="center", fontsize=8, color=MUTED if row["solved"] else "#a63c00")
@@ -145,11 +147,12 @@ def draw_gate_rows(rows: Sequence[Json]) -> Drawing:
     return Drawing(
         name="gates",
         figure=figure,
-        title="Gates that are learned become the prescribed ones",
+        title="Learned gates become the prescribed ones",
         caption=(
-            "Mean distance of learned gates from the prescribed ones at the end of training (0: the same, 1: the opposite; "
-            f"below {FLOOR:g} drawn there), by variant, with the number of seeds solved. A small price on open gates is what makes "
-            "it reliable: without it, or with a hundred times as much, or where the input shows the supervised tokens, it fails."
+            "Mean distance of learned gates from the prescribed ones at the end of training (0: equal, 1: opposite; "
+            f"smaller values are drawn at {FLOOR:g}), by variant, with the number of seeds solved. A small penalty on "
+            "open gates makes the result reliable. Without it, with a hundred times as much, or if the input shows the "
+            "supervised tokens, it fails."
         ),
-        alt=f"{len(found)} of {len(rows)} variants are solved on every seed; in these the gates of the inputs end within 0.001.",
+        alt=f"{len(found)} of {len(rows)} variants are solved on every seed; their input gates end within 0.001.",
     )

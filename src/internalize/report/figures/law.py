@@ -1,4 +1,4 @@
-"""The law of B*(n): samples a stage at which half of all runs of Algorithm 1 succeed, predicted and measured."""
+"""The law of B*(n): samples per stage at which half of all runs of Algorithm 1 succeed, predicted and measured."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from internalize.storage.files import Json
 SIZES = tuple(2**exponent for exponent in range(3, 13))
 """The n of the predicted line, with k = n/2."""
 EPSILON = 1.0
-"""Of the theorem."""
+"""ε of the theorem."""
 
 
 def draw_law(points: Sequence[Json]) -> Drawing:
-    """Predicted line and measured points, with the theorem's n^{2+ε} for comparison.
+    """Draw the predicted line and measured points, with the theorem's n^{2+ε} for comparison.
 
     Args:
-        points: measured, for k = n/2: objects with `n`, `measured` (B*) and `points`, whose `samples` bracket it.
+        points: measurements at k = n/2 with `n`, `measured` (B*) and `points`, whose `samples` bracket B*.
     """
     predicted = [Setting(n, n // 2).samples_for(0.5) or math.nan for n in SIZES]
     limit = limit_factor(0.5)
@@ -37,7 +37,7 @@ def draw_law(points: Sequence[Json]) -> Drawing:
         _mark_measured(right, points, over_law=True)
         left.set_yscale("log")
         left.set_ylim(top=theorem[-1] * 1e4)  # room for the legend
-        left.set_ylabel(r"samples a stage, $B^*(n)$")
+        left.set_ylabel(r"samples per stage, $B^*(n)$")
         right.set_ylabel(r"$B^*(n)\,/\,(n\,\ln n)$")
         right.set_ylim(0, limit * 1.08)
         left.legend(loc="upper left")
@@ -48,13 +48,14 @@ def draw_law(points: Sequence[Json]) -> Drawing:
         figure=figure,
         title="The law of B*(n)",
         caption=(
-            f"Samples a stage at which half of all runs of Algorithm 1 recover every layer, k = n/2: predicted (line), measured "
-            f"(points; seeds: {seeds}) and the theorem's demand. Right: over n ln n, with the derived limit {limit:g}. "
-            f"The largest relative difference between point and line is {worst:.0%}."
+            "Samples per stage at which half of all runs of Algorithm 1 recover every layer, k = n/2: predicted "
+            f"(line), measured (points; seeds: {seeds}) and required by the theorem. Right: the same divided by n ln "
+            f"n, with the derived limit {limit:g}. The largest relative difference between point and line is "
+            f"{worst:.0%}."
         ),
         alt=(
-            "Two panels over n from 8 to 4096. The measured points lie on the predicted line, which grows like n ln n, far below "
-            f"the theorem's power; divided by n ln n it rises slowly towards {limit:g}."
+            "Two panels over n from 8 to 4096. The measured points lie on the predicted line, which grows like n ln n, "
+            f"far below the theorem's power; divided by n ln n it rises slowly towards {limit:g}."
         ),
     )
 

@@ -12,16 +12,16 @@ from internalize.report.figures.style import BLUE, MUTED, SKY, VERMILION, metric
 from internalize.storage.runs import Run
 
 ROOMY = 5
-"""With more stages than this there is only room for their numbers."""
+"""Number of stages up to which there is room for their names, not only their numbers."""
 FLOOR = 1e-9
-"""A loss of exactly 0 has no place on a logarithmic axis; it is drawn here."""
+"""A loss of exactly 0, which a logarithmic axis cannot show, is drawn at this value."""
 
 
 def draw_loss(runs: Sequence[Run]) -> Drawing:
-    """Median and band of the validation loss of runs that differ in their seeds only.
+    """Draw the median and range of the validation loss of runs that differ only in the seed.
 
-    Directly after a switch there is an evaluation at the same step as the last one of the stage before: drawn in the
-    order of the file, the two are the two ends of a vertical line, and the upper end is the spike.
+    Directly after a switch there is an evaluation at the same step as the last one of the previous stage. Drawn in the
+    order of the file, the two are the ends of a vertical line, and the upper end is the spike.
     """
     options = one_group(runs)
     levels = Levels(options.n, options.k)
@@ -63,7 +63,9 @@ def draw_loss(runs: Sequence[Run]) -> Drawing:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, handlelength=1.6)
     spikes = ", ".join(f"{median[place]:.3g}" for place in switches)
     lows = ", ".join(f"{part.min():.1g}" for part in np.split(median, switches))
-    over = f"the median over {seeds} seeds, and the range of all of them as a band, at most a factor {widest:.3g} wide"
+    over = (
+        f"the median over {seeds} seeds, and the range of all of them as a band, at most a factor of {widest:.3g} wide"
+    )
     return Drawing(
         name="figure-2b-loss",
         figure=figure,
@@ -71,12 +73,12 @@ def draw_loss(runs: Sequence[Run]) -> Drawing:
         caption=(
             f"Loss on {options.eval_samples} held-out samples (logarithmic) for n = {options.n}, k = {options.k}, "
             f"{options.curriculum}, AdamW at rate {options.lr:g}, batch {options.batch}: "
-            f"{over if seeds > 1 else 'one seed'}. Dashed lines: the {len(begins)} stages begin. Triangles: the evaluation "
-            f"directly after a switch, before any update{f' (median {spikes})' if switches else ''}."
+            f"{over if seeds > 1 else 'one seed'}. Dashed lines: one of the {len(begins)} stages begins. Triangles: "
+            f"the evaluation directly after a switch, before any update{f' (median {spikes})' if switches else ''}."
         ),
         alt=(
-            f"The median loss begins at {median[0]:.2g} and ends at {median[-1]:.2g} after {steps[-1]} steps. Its lowest values "
-            f"in the {len(begins)} stages are {lows}; "
-            + (f"directly after the switches it stands at {spikes}." if switches else "there is no switch.")
+            f"The median loss begins at {median[0]:.2g} and ends at {median[-1]:.2g} after {steps[-1]} steps. Its "
+            f"lowest values in the {len(begins)} stages are {lows}; "
+            + (f"directly after the switches it is {spikes}." if switches else "there is no switch.")
         ),
     )

@@ -10,7 +10,7 @@ from internalize.report.figures.style import BLUE, FAINT, INK, MUTED, VERMILION,
 
 
 def draw_mask(levels: Levels | None = None) -> Drawing:
-    """The mask of n bits and k − 1 nodes, queries × keys; by default n = 8, k = 4, the paper's worked example."""
+    """Draw the mask of n bits and k − 1 nodes, queries × keys; by default that of the paper's example, n = 8, k = 4."""
     levels = levels or Levels(8, 4)
     visible = level_mask(levels).T.numpy()
     with sheet(3.3, 3.6) as figure:
@@ -34,13 +34,13 @@ def draw_mask(levels: Levels | None = None) -> Drawing:
         title="Figure 2(a). The attention mask",
         caption=(
             f"The level-restricted mask for n = {levels.n}, k = {levels.k} (T = {levels.T} positions, counted from 0). "
-            "Blue: the query may look at the key; grey: masked. An input bit sees earlier bits; a node sees every position "
-            "of the levels below it and none of its own or a higher level; rows are named by the layer that writes them. Dashed "
-            f"lines are the ends of the levels: {ends}."
+            "Blue: the query may attend to the key; gray: masked. An input bit sees earlier bits. A node sees every "
+            "position of the levels below it, and none of its own or a higher level. Rows are named by the layer that "
+            f"writes them. Dashed lines mark the ends of the levels: {ends}."
         ),
         alt=(
             f"A grid of {levels.T} queries by {levels.T} keys. The upper left {levels.n} by {levels.n} block is a "
-            "strict lower triangle. Below it, every row of a level is filled up to the end of the level beneath, so "
+            "strict lower triangle. Below it, every row of a level is filled up to the end of the next lower level, so "
             f"the layers read {', '.join(map(str, levels.level_end[:-1]))} keys."
         ),
     )

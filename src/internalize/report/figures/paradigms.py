@@ -1,4 +1,4 @@
-"""Figure 1: explicit CoT, ICoT and Log-ICoT, drawn from the curricula's own stages."""
+"""Figure 1: explicit CoT, ICoT and Log-ICoT, drawn from the stages of the curricula."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.style import FAINT, GREEN, INK, MUTED, ORANGE, PAGE_WIDTH, SKY, bare, sheet
 
 LARGEST_K = 16
-"""Larger chains have boxes too small to read."""
+"""The largest chain whose boxes are large enough to read."""
 _BITS = 1.9
 _GAP = 0.3
 _NAMES: dict[Method, str] = {"cot": "Explicit CoT", "icot": "ICoT", "log-icot": "Log-ICoT"}
@@ -23,7 +23,7 @@ _NAMES: dict[Method, str] = {"cot": "Explicit CoT", "icot": "ICoT", "log-icot": 
 
 @dataclass(frozen=True)
 class Paradigm:
-    """One panel: what the stages hide, and which nodes each pass at inference writes."""
+    """One panel: the stages of a curriculum, and the nodes that each pass at inference writes."""
 
     method: Method
     stages: tuple[ParityStage, ...]
@@ -31,7 +31,7 @@ class Paradigm:
 
 
 def paradigms(levels: Levels) -> tuple[Paradigm, ...]:
-    """The three paradigms on one tree. Explicit CoT writes its chain node by node; the others answer in one pass."""
+    """Return the three paradigms on one tree. Explicit CoT writes its chain node by node; the others need one pass."""
     written = {
         "cot": tuple(chain_passes(levels, "node")),
         "icot": (range(levels.n, levels.T),),
@@ -41,9 +41,9 @@ def paradigms(levels: Levels) -> tuple[Paradigm, ...]:
 
 
 def draw_paradigms(k: int = 8) -> Drawing:
-    """A panel a paradigm, a row a stage, a box a node of the chain; below them what happens at inference."""
+    """Draw a panel per paradigm with a row per stage and a box per node of the chain, and below them the inference."""
     if k > LARGEST_K:
-        raise InputError(f"k={k} is over {LARGEST_K}: the {k - 1} boxes of a chain would be too small to read")
+        raise InputError(f"k={k} is over {LARGEST_K}: the {k - 1} boxes of the chain would be too small to read")
     tree = ParityTree(k, tuple(range(k)))
     shown = paradigms(tree.levels)
     columns = _BITS + _GAP + (k - 1)
@@ -71,13 +71,13 @@ def draw_paradigms(k: int = 8) -> Drawing:
         figure=figure,
         title="Figure 1. Three ways to train with a chain of thought",
         caption=(
-            f"The chain of {k}-parity: {k - 1} nodes, bottom to top, behind the input bits; arcs join children and parent. "
-            "A row is a training stage. Blue nodes are shown and supervised, grey ones are replaced by the padding 0, the "
-            f"answer is orange and always supervised. Explicit CoT needs {_count(counts['cot'][0], 'stage')} but "
-            f"{_count(counts['cot'][1], 'sequential pass')} at inference; ICoT removes one node at a time, "
-            f"{_count(counts['icot'][0], 'stage')}; Log-ICoT removes a level at a time, "
-            f"{_count(counts['log-icot'][0], 'stage')}. Both then answer in {_count(counts['icot'][1], 'pass')}. Green: "
-            "written by the model, with the number of the pass."
+            f"The chain of {k}-parity: {k - 1} nodes, bottom to top, after the input bits; arcs join children and "
+            "parent. A row is a training stage. Blue nodes are shown and supervised, gray ones are replaced by the "
+            "padding 0, and the answer (orange) is always supervised. Explicit CoT needs "
+            f"{_count(counts['cot'][0], 'stage')} but {_count(counts['cot'][1], 'sequential pass')} at inference. ICoT "
+            f"removes one node per stage and needs {_count(counts['icot'][0], 'stage')}. Log-ICoT removes a level per "
+            f"stage and needs {_count(counts['log-icot'][0], 'stage')}. Both then answer in "
+            f"{_count(counts['icot'][1], 'pass')}. Green: written by the model, with the number of the pass."
         ),
         alt=" ".join(_describe(paradigm) for paradigm in shown),
     )
@@ -99,15 +99,15 @@ def _x(levels: Levels, position: int) -> float:
     return _BITS + _GAP + position - levels.n
 
 
-def _box(axes: Axes, x: float, y: float, colour: str, text: str = "", width: float = 1.0, **style: str) -> None:
-    patch = Rectangle((x + 0.06, y + 0.1), width - 0.12, 0.8, facecolor=colour, edgecolor=INK, linewidth=0.5)
+def _box(axes: Axes, x: float, y: float, fill: str, text: str = "", width: float = 1.0, **style: str) -> None:
+    patch = Rectangle((x + 0.06, y + 0.1), width - 0.12, 0.8, facecolor=fill, edgecolor=INK, linewidth=0.5)
     patch.set_gid(style.get("gid"))
     axes.add_patch(patch)
     if text:
-        # As large as the box: its width in points, one unit of which is the panel's width over its range
+        # The text fits the box, whose side in points is the panel's width over its range
         points = 72 * PAGE_WIDTH / 3 / (axes.get_xlim()[1] - axes.get_xlim()[0])
-        size, colour = min(7.0, 0.44 * points), style.get("color", INK)
-        axes.text(x + width / 2, y + 0.52, text, ha="center", va="center", fontsize=size, color=colour)
+        size, color = min(7.0, 0.44 * points), style.get("color", INK)
+        axes.text(x + width / 2, y + 0.52, text, ha="center", va="center", fontsize=size, color=color)
 
 
 def _draw_stage(axes: Axes, levels: Levels, stage: ParityStage, row: int) -> None:
@@ -131,10 +131,10 @@ def _draw_inference(axes: Axes, levels: Levels, paradigm: Paradigm, y: float) ->
 
 
 def _draw_tree(axes: Axes, tree: ParityTree) -> None:
-    """Arcs from every node of the chain that has a parent to the parent, above the first row."""
+    """Draw arcs above the first row from every node of the chain to its parent."""
     for position in range(tree.n, tree.root):
         parent = tree.parent(position)
-        assert parent is not None  # only the root has none, and bits outside the secret set
+        assert parent is not None  # only the root and bits outside the secret set have none
         left, right = _x(tree.levels, position) + 0.5, _x(tree.levels, parent) + 0.5
         height = 0.3 + 0.28 * 2 * (right - left)
         axes.add_patch(Arc(((left + right) / 2, 0), right - left, height, theta1=180, theta2=360, color=MUTED, lw=0.6))
@@ -143,4 +143,4 @@ def _draw_tree(axes: Axes, tree: ParityTree) -> None:
 def _legend() -> Sequence[Patch]:
     kinds = [(SKY, "shown and supervised"), (FAINT, "hidden (padding 0)"), (ORANGE, "answer, supervised")]
     kinds.append((GREEN, "written at inference, in this pass"))
-    return [Patch(facecolor=colour, edgecolor=INK, linewidth=0.5, label=label) for colour, label in kinds]
+    return [Patch(facecolor=color, edgecolor=INK, linewidth=0.5, label=label) for color, label in kinds]

@@ -1,4 +1,4 @@
-"""Phase diagrams: the share of successes over two options of a sweep, and where it crosses one half against the prediction."""
+"""Phase diagrams: the share of successes over two options of a sweep, and where it crosses one half."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from internalize.storage.files import Json
 
 
 def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) -> Drawing:
-    """A heat map of the share of successes.
+    """Draw a heat map of the share of successes.
 
-    Over numbers of samples, with the predicted and the measured number for one half at each value across.
+    If the vertical axis is the number of samples, mark the predicted and measured numbers for one half in each column.
 
     Args:
-        rows: of `success_rates`, by the same options.
-        half: of `half_points`, by the same options.
-        by: the option across, the one upwards, and perhaps one with a panel for each of its values.
+        rows: the rows of `success_rates`, grouped by the same options.
+        half: the rows of `half_points`, grouped by the same options.
+        by: the options on the horizontal and vertical axis, and perhaps a third with a panel per value.
     """
     x, y = by[0], by[1]
     columns, heights = _values(rows, x), _values(rows, y)
@@ -34,7 +34,7 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
             _mark(axes, [point for point in half if len(by) < 3 or point[by[2]] == value], columns, x)
             if len(by) > 2:
                 axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if half else 6, **PLAIN)
-        all_axes[0].set_ylabel("samples a stage" if y == "samples" else y)
+        all_axes[0].set_ylabel("samples per stage" if y == "samples" else y)
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=list(all_axes), pad=0.01, aspect=30)
         bar.set_label("share of runs that succeed")
         if half:
@@ -46,16 +46,16 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
         name=f"phase-{'-'.join(by)}",
         figure=figure,
         title=f"Phase diagram over {' and '.join(by[:2])}",
-        caption=f"Share of runs that succeed over {x} and {y}, {sum(runs)} runs, {most} seeds in each place.{told}",
-        alt=f"A heat map of {len(rows)} places over {x} and {y}, from none to all runs succeeding.{told}",
+        caption=f"Share of runs that succeed over {x} and {y}: {sum(runs)} runs, {most} seeds per cell.{told}",
+        alt=f"A heat map of {len(rows)} cells over {x} and {y}, from none to all runs succeeding.{told}",
     )
 
 
 def _heat(
     axes: Axes, rows: Sequence[Json], columns: Sequence[Any], heights: Sequence[Any] | None, x: str, y: str
 ) -> None:
-    """A rectangle for each place: a row for each of the heights; without them, numbers on a logarithmic scale."""
-    axes.set_facecolor(FAINT)  # where nothing was tried
+    """Draw a rectangle per cell, in a row for each of the heights or, without them, on a logarithmic scale."""
+    axes.set_facecolor(FAINT)  # the color of cells that were not run
     for number, column in enumerate(columns):
         rates = {row[y]: row["rate"] for row in rows if row[x] == column and row["rate"] is not None}
         sides = [number - 0.5, number + 0.5]
@@ -75,7 +75,7 @@ def _heat(
 
 
 def _values(rows: Sequence[Json], name: str) -> list[Any]:
-    """The values of an option, in their order; the default first."""
+    """Return the sorted values of an option, with the default (None) first."""
     found = {row[name] for row in rows}
     return [*([None] if None in found else []), *sorted(found - {None})]
 
@@ -88,7 +88,7 @@ _LOOK: Final[Json] = {"cmap": WEIGHTS, "vmin": 0, "vmax": 1, "rasterized": False
 
 
 def _edges(places: Sequence[float]) -> list[float]:
-    """Between neighbours, and as far beyond the first and the last; on a logarithmic scale."""
+    """Return the edges of the cells around places on a logarithmic scale: halfway between neighbors."""
     if len(places) == 1:
         return [places[0] / 1.2, places[0] * 1.2]
     between = [math.sqrt(low * high) for low, high in pairwise(places)]
@@ -113,7 +113,7 @@ def _mark(axes: Axes, points: Sequence[Json], columns: Sequence[Any], x: str) ->
 
 
 def _in_words(points: Sequence[Json], by: Sequence[str]) -> str:
-    """The deviations in words."""
+    """Return the deviations of measured from predicted numbers as a sentence."""
     texts: list[str] = []
     for point in points:
         where = ", ".join(f"{name} = {point[name]}" for name in (*by[:1], *by[2:]))
@@ -126,4 +126,4 @@ def _in_words(points: Sequence[Json], by: Sequence[str]) -> str:
             texts.append(f"{where}: {point['deviation']:+.1%} ({low:+.1%} … {high:+.1%})")
     if not texts:
         return ""
-    return f" Measured over predicted samples for one half, less 1, with 95 % intervals: {'; '.join(texts)}."
+    return f" Relative deviation of measured from predicted samples for one half (95 % intervals): {'; '.join(texts)}."

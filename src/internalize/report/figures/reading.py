@@ -1,4 +1,4 @@
-"""Where each step of a chain can be read in a language model: layers upwards, steps across, a panel for each stage."""
+"""Where each step of a chain can be read in a language model: layers × steps, with a panel per stage."""
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
@@ -15,16 +15,16 @@ from internalize.report.figures.style import FAINT, RED, VERMILION, WEIGHTS, not
 from internalize.storage.files import Json
 
 ACROSS: Final = 4
-"""Panels in a row, at most."""
+"""Most panels in a row."""
 READ: Final = 0.99
-"""From this accuracy on a step counts as read."""
+"""Accuracy at which a step counts as read."""
 _percent: Final = f"{READ:.0%}".replace("%", " %")
 
 
 def draw_reading(result: Json) -> Drawing:
-    """The probe's accuracy in what ``lm probe`` printed.
+    """Draw the probe's accuracy from the output of ``lm probe``.
 
-    For each stage a panel with the least that was hidden from its model and, below it if it differs, one with the most.
+    Each stage has a panel with the fewest hidden steps that were probed and, if it differs, one below with the most.
     """
     rows: Sequence[Json] = result["rows"]
     if not rows:
@@ -36,7 +36,7 @@ def draw_reading(result: Json) -> Drawing:
     steps = sorted({row["step"] for row in rows})
     layers = result["layers"] + 1
     across = min(ACROSS, len(by_stage))
-    places = [at for block in blocks for at in (*block, *[None] * (-len(block) % across))]  # each block begins a row
+    places = [at for block in blocks for at in (*block, *[None] * (-len(block) % across))]  # each block starts a row
     high = len(places) // across
     panel = min(1.9, 0.55 + 0.13 * layers)
     with sheet(0.35 + (panel + 0.42) * high) as figure:
@@ -59,11 +59,11 @@ def draw_reading(result: Json) -> Drawing:
         figure=figure,
         title="Where each step can be read",
         caption=(
-            f"How well a linear probe reads each step from each layer (0 is the embedding) at the position that has to predict "
-            f"it, on {result['data']}, {result['examples']} examples, half of them to fit: 0 is what the most frequent value "
-            "gives, 1 is always right; a step with several tokens has their mean. A is the answer. A dot: the model's own head "
-            f"reads the step there in {_percent} of the examples or more. Red lines are between steps that are hidden and "
-            "those that are shown, dotted lines between levels."
+            "Accuracy of a linear probe for each step at each layer (0 is the embedding), read at the position that "
+            f"has to predict the step, on {result['examples']} examples of {result['data']}, half of them used to fit. "
+            "0 is the accuracy of the most frequent value, 1 is always right; a step with several tokens has their "
+            f"mean. A is the answer. A dot: the model's own head reads the step there in at least {_percent} of the "
+            "examples. Red lines separate hidden steps from shown ones, dotted lines separate levels."
         ),
         alt=f"{len(used)} heat maps of {layers} layers over {len(steps)} steps. {_in_words(rows, blocks[-1])}",
     )
@@ -74,7 +74,7 @@ def _of(rows: Sequence[Json], stage: int, hidden: int) -> list[Json]:
 
 
 def above_chance(rows: Sequence[Json], steps: Sequence[int], layers: int) -> NDArray[np.float64]:
-    """The probe's accuracy, layers × steps, scaled to 0 at chance and 1 at always right; nothing where nothing was read."""
+    """Return the probe's accuracy, layers × steps, scaled from 0 (chance) to 1 (always right); NaN if not probed."""
     grid = np.full((layers, len(steps)), np.nan)
     for row in rows:
         room = 1 - row["chance"]
@@ -112,7 +112,7 @@ def _panel(axes: Axes, rows: Sequence[Json], steps: Sequence[int], layers: int, 
 
 
 def _in_words(rows: Sequence[Json], panels: Sequence[tuple[int, int]]) -> str:
-    """In words: the lowest layer from which each step can be read."""
+    """Return a sentence with the lowest layer from which each step can be read."""
     texts: list[str] = []
     for stage, hidden in panels:
         own = _of(rows, stage, hidden)

@@ -1,4 +1,4 @@
-"""What finite n does to the signal: the expected step on a child as a fraction of what the paper's rate intends."""
+"""The signal at finite n: the expected step on a child, as a fraction of the K that the paper's rate intends."""
 
 from typing import Final
 
@@ -12,13 +12,13 @@ _LOOKS: Final = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"))
 
 
 def draw_signal(n: int = 30, k: int = 16) -> Drawing:
-    """Exact signal and noise of the first stages against n; every stage of one task in the caption."""
+    """Draw the exact signal and noise of the first stages against n. The caption has every stage of one task."""
     found = {size: Setting(size, size // 2).gradients for size in SIZES}
     with sheet(2.7) as figure:
         left, right = figure.subplots(1, 2)
-        for stage, (colour, marker) in enumerate(_LOOKS):
+        for stage, (color, marker) in enumerate(_LOOKS):
             sizes = [size for size, stages in found.items() if len(stages) > stage]
-            look = {"color": colour, "marker": marker, "markersize": 3.2, "label": f"stage {stage + 1}"}
+            look = {"color": color, "marker": marker, "markersize": 3.2, "label": f"stage {stage + 1}"}
             left.plot(sizes, [found[size][stage].signal for size in sizes], **look)
             right.plot(sizes, [found[size][stage].noise for size in sizes], **look)
         left.axhline(1, color=MUTED, linestyle=":", linewidth=0.9)
@@ -36,13 +36,14 @@ def draw_signal(n: int = 30, k: int = 16) -> Drawing:
         figure=figure,
         title="The signal at finite n",
         caption=(
-            "Algorithm 1's step at the paper's rate, exact moments at k = n/2, stage by stage. Left: the expected step on a true "
-            "child, which the paper takes to be K; it falls short at every finite n, and rounding to integers then puts the "
-            f"two children on different ones. At n = {n}, k = {k}: {stages}. Right: the noise, as the standard deviation of a step "
-            "on a single sample."
+            "Algorithm 1's step at the paper's rate, from exact moments at k = n/2, stage by stage. Left: the expected "
+            "step on a true child, which the paper assumes to be K. It is smaller at every finite n, so rounding to "
+            f"integers gives the two children different weights. At n = {n}, k = {k}: {stages}. Right: the noise, as "
+            "the standard deviation of a step on a single sample."
         ),
         alt=(
             f"Left: four lines that rise towards 1, from {found[SIZES[0]][0].signal:.2f} at n = {SIZES[0]} to "
-            f"{found[SIZES[-1]][0].signal:.3f} at n = {SIZES[-1]} in stage 1. Right: the noise grows like the root of n."
+            f"{found[SIZES[-1]][0].signal:.3f} at n = {SIZES[-1]} in stage 1. Right: the noise grows like the root of "
+            "n."
         ),
     )

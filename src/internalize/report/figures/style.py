@@ -1,7 +1,7 @@
-"""One look for all figures: typography fit for a manuscript, colours that the colour-blind tell apart, same bytes always.
+"""The style of all figures: typography for a manuscript, colors for color-blind readers, and reproducible bytes.
 
-Colours are those of Okabe and Ito. Fonts are the ones that come with matplotlib, so that a figure is the same on every
-machine; in SVG they are outlines, in PDF embedded TrueType.
+The colors are those of Okabe and Ito. The fonts come with matplotlib, so that a figure is the same on every machine; in
+SVG they are outlines, in PDF embedded TrueType.
 """
 
 from collections.abc import Generator, Sequence
@@ -31,18 +31,18 @@ GREEN: Final = "#009e73"
 RED: Final = "#c1121f"
 
 PAGE_WIDTH: Final = 6.9
-"""Inches: the text width of a page."""
+"""Text width of a page, in inches."""
 
 WEIGHTS: Final = LinearSegmentedColormap.from_list("weights", ["#ffffff", SKY, BLUE, "#00304d"])
-"""From nothing to one: lightness falls evenly, so it survives a grey print."""
+"""Color map for 0 to 1. Lightness falls evenly, so it also works in gray print."""
 SIGNS: Final = LinearSegmentedColormap.from_list("signs", [ORANGE, "#ececec", SKY])
-"""From −1 over 0 to +1, for black text on top."""
+"""Color map for −1 to +1, light enough for black text."""
 
 MEASURED: Final[dict[str, Any]] = {"fmt": "o", "markersize": 3.5, "color": VERMILION, "linewidth": 1}
-"""How measured points with error bars look."""
+"""Style of measured points with error bars."""
 
 PLAIN: Final[dict[str, Any]] = {"parse_math": False}
-"""Of text that comes from files: a dollar sign in it is a dollar sign."""
+"""Style of text that comes from files, in which a dollar sign does not start a formula."""
 
 _RC: Final[dict[str, Any]] = {
     "figure.facecolor": "white",
@@ -72,13 +72,13 @@ _RC: Final[dict[str, Any]] = {
     "legend.frameon": False,
     "hatch.linewidth": 0.4,
     "pdf.fonttype": 42,  # TrueType: text stays text, as journals ask
-    "svg.fonttype": "path",  # a page must not depend on the fonts of whoever opens it
-    "svg.hashsalt": "internalize",  # else the names inside the SVG are random
+    "svg.fonttype": "path",  # a page must not depend on the reader's fonts
+    "svg.hashsalt": "internalize",  # otherwise the names inside the SVG are random
 }
 
 
 def house_style() -> AbstractContextManager[None]:
-    """While entered, matplotlib draws and writes in our style, whatever the user's own matplotlibrc says."""
+    """Return a context in which matplotlib uses our style, whatever the user's own matplotlibrc says."""
     return style.context(_RC, after_reset=True)
 
 
@@ -90,7 +90,7 @@ def sheet(height: float, width: float = PAGE_WIDTH) -> Generator[Figure]:
 
 
 def spaced(places: Sequence[float], gap: float) -> list[int]:
-    """Which of the sorted places can have a label, so that no two are closer than the gap."""
+    """Return the indices of sorted places that can have a label, so that no two are closer than the gap."""
     kept: list[int] = []
     for number, place in enumerate(places):
         if not kept or place - places[kept[-1]] >= gap:
@@ -113,7 +113,7 @@ def error_bars(
 
 
 def metrics_together(runs: Sequence[Run], *names: str) -> list[list[Json]]:
-    """Return the metrics of each run; refuse runs whose evaluations differ in one of ``names``."""
+    """Return the metrics of each run. Raise an error if their evaluations differ in one of ``names``."""
     metrics = [run.metrics() for run in runs]
     places = [[[line[name] for name in names] for line in own] for own in metrics]
     if any(own != places[0] for own in places):
@@ -122,14 +122,14 @@ def metrics_together(runs: Sequence[Run], *names: str) -> list[list[Json]]:
 
 
 def vector_bar(bar: Colorbar, label: str) -> None:
-    """Name a colour bar, and draw it in vectors as the rest is."""
+    """Label a color bar, and draw it as vectors like the rest of the figure."""
     bar.set_label(label)
-    assert bar.solids is not None  # there are some unless the bar is drawn without filling
+    assert bar.solids is not None  # only an unfilled bar has none
     bar.solids.set(rasterized=False, edgecolor="face")
 
 
 def bare(axes: Axes) -> None:
-    """Take the frame and the ticks away: for diagrams."""
+    """Remove the frame and the ticks, for diagrams."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)

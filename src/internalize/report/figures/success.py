@@ -1,4 +1,4 @@
-"""How often Algorithm 1 succeeds against its number of samples: measured shares on the predicted line."""
+"""The success rate of Algorithm 1 against its number of samples: measured points on the predicted line."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from internalize.report.figures.style import BLUE, MEASURED, MUTED, error_bars, 
 
 
 def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawing:
-    """Shares of seeds with exact recovery, with 95 % intervals, and the predicted probability.
+    """Draw the shares of seeds with exact recovery, with 95 % intervals, and the predicted probability.
 
     Args:
-        points: with `samples` a stage, `seeds` and `successes`.
-        setting: how the algorithm was run.
+        points: measurements with `samples` per stage, `seeds` and `successes`.
+        setting: the setting of the algorithm.
     """
     tried = [point["samples"] for point in points]
     shares = [point["successes"] / point["seeds"] for point in points]
@@ -29,7 +29,7 @@ def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawi
     with sheet(2.6) as figure:
         axes = figure.add_subplot()
         axes.plot(line, [math.exp(setting.log_success(b)) for b in line], color=BLUE, label="predicted, nothing fitted")
-        label = f"measured, {seeds} seeds a point (95 %)"
+        label = f"measured, {seeds} seeds per point (95 %)"
         error_bars(axes, tried, shares, bands, **MEASURED | {"markersize": 4}, label=label)
         if half:
             axes.axvline(half, color=MUTED, linestyle=":", linewidth=0.9)
@@ -38,7 +38,7 @@ def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawi
         axes.set_xticks(tried, [str(samples) for samples in tried])
         axes.minorticks_off()
         axes.set_ylim(-0.03, 1.03)
-        axes.set_xlabel("fresh samples a stage, B")
+        axes.set_xlabel("fresh samples per stage, B")
         axes.set_ylabel("share of runs that recover every layer")
         axes.legend(loc="upper left")
     return Drawing(
@@ -46,9 +46,10 @@ def draw_success(points: Sequence[Mapping[str, int]], setting: Setting) -> Drawi
         figure=figure,
         title="Success of Algorithm 1 against its samples",
         caption=(
-            f"Share of {seeds} seeds in which Algorithm 1 recovers every layer exactly, n = {setting.n}, k = {setting.k}, with "
-            "Wilson's 95 % intervals, and the predicted probability: exact moments of the gradient, a Gaussian model, no fitted "
-            f"constant. The line passes through {inside} of {len(points)} intervals."
+            f"Share of {seeds} seeds in which Algorithm 1 recovers every layer exactly, n = {setting.n}, k = "
+            f"{setting.k}, with Wilson's 95 % intervals, and the predicted probability from exact moments of the "
+            f"gradient and a Gaussian model, without a fitted constant. The line passes through {inside} of "
+            f"{len(points)} intervals."
         ),
         alt=f"An S-shaped line over a logarithmic axis with measured points on it: {told}.",
     )

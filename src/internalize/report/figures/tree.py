@@ -1,4 +1,4 @@
-"""Figure 4: the parity tree, and the residual stream under CoT and under ICoT input, from the literal model."""
+"""Figure 4: the parity tree, and the residual stream of the literal model with CoT and with ICoT input."""
 
 import numpy as np
 import torch
@@ -18,21 +18,22 @@ from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.style import HATCH, INK, MUTED, SIGNS, bare, sheet
 
 LARGEST_T = 16
-"""Longer sequences have cells too small to read."""
+"""The longest sequence whose cells are large enough to read."""
 SHARP = 20.0
-"""Logit on the two children: attention one half each, to within 1e-7."""
+"""Logit on the two children: attention is one half on each, to within 1e-7."""
 
 
 def draw_tree(tree: ParityTree | None = None, seed: int = 3) -> Drawing:
-    """The tree of one sample beside its stream; by default n = 8, k = 4, the paper's worked example.
+    """Draw the tree of one sample beside its stream; by default for n = 8, k = 4, the paper's worked example.
 
-    The stream is that of Definition 3's model, solved: with the whole chain shown, and with the input of stage L.
+    The stream is that of the model of Definition 3 with weights that solve the task, once with the whole chain shown
+    and once with the input of stage L.
     """
     tree = tree or ParityTree(8, (1, 2, 4, 7))
     if tree.T > LARGEST_T or tree.L < 2:
         raise InputError(
-            f"n={tree.n}, k={tree.k}: the figure has room for {LARGEST_T} positions and needs k from 4 up, "
-            "else there is no step to hide"
+            f"n={tree.n}, k={tree.k}: the figure has room for {LARGEST_T} positions and needs k of at least 4, "
+            "otherwise there is no step to hide"
         )
     model, W = LiteralTransformer(tree.levels), recovered_weights(tree, "block", SHARP)
     written = model.gates.numpy() > 0  # L × T: whether layer l's gate is open at a position
@@ -57,17 +58,18 @@ def draw_tree(tree: ParityTree | None = None, seed: int = 3) -> Drawing:
         figure=figure,
         title="Figure 4. The parity tree and the residual stream",
         caption=(
-            f"Left: the tree of n = {tree.n}, k = {tree.k} over the secret set {set(tree.secret)} on one sample; a node is the "
-            f"product of its two children (blue +1, orange −1, grey 0). Right: the {tree.L + 1} blocks of the residual stream "
-            f"of the model of Definition 3, before and after each layer, with weights that solve the task (logit {SHARP:g} on the "
-            "children). With CoT input the whole chain is shown; with ICoT input, that of the last stage of Log-ICoT, the "
-            f"first {hidden} nodes are 0 and layer after layer writes them (thick frames) into its own block. Blocks that no "
-            "layer has written yet are 0 and hatched. Positions count from 0."
+            f"Left: the tree of n = {tree.n}, k = {tree.k} over the secret set {set(tree.secret)} on one sample; a "
+            f"node is the product of its two children (blue +1, orange −1, gray 0). Right: the {tree.L + 1} blocks of "
+            "the residual stream of the model of Definition 3, before and after each layer, with weights that solve "
+            f"the task (logit {SHARP:g} on the children). With CoT input the whole chain is shown. With ICoT input, "
+            f"that of the last stage of Log-ICoT, the first {hidden} nodes are 0, and each layer writes its nodes "
+            "(thick frames) into its own block. Blocks that no layer has written yet are 0 and hatched. Positions "
+            "count from 0."
         ),
         alt=(
-            f"A binary tree joins {tree.k} of {tree.n} input bits pairwise up to the root, with values {signs}. Beside it two "
-            f"columns of grids of blocks by positions: they differ in block 1, where the ICoT input has 0 at positions "
-            f"{tree.n} to {tree.n + hidden - 1}, and agree at every position that a layer has written."
+            f"A binary tree joins {tree.k} of {tree.n} input bits pairwise up to the root, with values {signs}. Beside "
+            "it two columns of grids of blocks by positions: they differ in block 1, where the ICoT input has 0 at "
+            f"positions {tree.n} to {tree.n + hidden - 1}, and agree at every position that a layer has written."
         ),
     )
 
@@ -85,8 +87,8 @@ def _draw_tree(axes: Axes, tree: ParityTree, sequence: NDArray[np.float64]) -> N
             axes.plot([x[position], x[parent]], [y[position], y[parent]], color=INK, linewidth=0.8, zorder=1)
         inside, at_input = position >= tree.n or position in tree.secret, position < tree.n
         ink, place = INK if inside else MUTED, (x[position], y[position])
-        colour = to_hex(SIGNS((float(sequence[position]) + 1) / 2)) if inside else "white"
-        axes.add_patch(Circle(place, 0.43, facecolor=colour, edgecolor=ink, lw=0.7))
+        color = to_hex(SIGNS((float(sequence[position]) + 1) / 2)) if inside else "white"
+        axes.add_patch(Circle(place, 0.43, facecolor=color, edgecolor=ink, lw=0.7))
         sign = "+" if sequence[position] > 0 else "−"
         axes.text(*place, sign, ha="center", va="center", color=ink)
         below, side = (y[position] - 0.62, "top") if at_input else (y[position] + 0.62, "bottom")
@@ -122,7 +124,7 @@ def _draw_stream(
 
 
 def _number(value: float) -> str:
-    """A sign where the value is ±1 or 0 to two digits, else the value."""
+    """Return a value as text: as a sign or 0 if it is ±1 or 0 to two digits."""
     nearest = round(value)
     if abs(value - nearest) < 0.005:
         return {1: "+", -1: "−", 0: "0"}.get(nearest, str(nearest))

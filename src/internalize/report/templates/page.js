@@ -1,4 +1,4 @@
-// What moves on the page: the explorers, tables that sort, certificates that filter and expand. Draws; measures nothing.
+// The page's interactive parts: explorers, sortable tables, certificates that can be filtered and expanded. Computes no results.
 "use strict";
 
 const WIDTH = 1000, HEIGHT = 470;
@@ -13,7 +13,7 @@ function make(parent, tag, attributes = {}, text = "") {
   return element;
 }
 
-// A run as the page's data has it: 16-bit numbers, layer after layer, row (node) after row, column (key) after column.
+// A run in the page's data: 16-bit numbers, layer after layer, row (node) after row, column (key) after column.
 class Story {
   constructor(data) {
     Object.assign(this, data);
@@ -29,7 +29,7 @@ class Story {
   }
   width(layer) { return this.level_end[layer + 1] - this.level_end[layer]; }
   layerOf(node) { return this.level_end.findIndex((end) => this.n + node < end) - 1; }
-  // The row of a node over its keys: of attention at a moment, of anything else in the stage that trains its layer.
+  // The row of a node over its keys: attention at a moment, or another quantity in the stage that trains its layer.
   row(name, node, moment = 0) {
     const layer = this.layerOf(node), keys = this.level_end[layer], map = this.maps[name];
     const first = (name === "attention" ? moment * this.starts[this.layers] : 0)
@@ -59,9 +59,9 @@ class Explorer {
 
   open(number) {
     this.story = this.stories[number];
-    this.steps = !("act" in this.story.moments[0]); // a training, whose moments are gradient steps
+    this.steps = !("act" in this.story.moments[0]); // true for a training run, whose moments are gradient steps
     this.node = 0;
-    this.layer = null; // all layers of a training; of Algorithm 1 the one of the stage
+    this.layer = null; // all layers of a training run; for Algorithm 1, the layer of the stage
     this.parts.scrubber.max = this.story.moments.length - 1;
     const layers = Array.from({ length: this.story.layers }, (_, l) => l);
     this.buttons(this.parts.stages, layers.map((l) => `stage ${l + 1}`), (l) => this.go(this.story.moments.findIndex((m) => m.layer === l)));
@@ -101,7 +101,7 @@ class Explorer {
     }, this.steps ? 150 : 1100);
   }
 
-  // The tree. Its shape is drawn once a run; a moment changes colours and weights.
+  // The tree. Its shape is drawn once per run; a moment changes colors and line widths.
   plant() {
     const { story } = this, svg = this.parts.tree, radius = Math.min(21, (0.4 * WIDTH) / (story.k / 2));
     svg.replaceChildren();
@@ -176,7 +176,7 @@ class Explorer {
     this.bits.forEach((square, bit) => square.classList.toggle("child", own.includes(bit)));
   }
 
-  // What the map shows: of which nodes, and what. Gradient, step and rounded weights are those of the stage's layer.
+  // What the map shows, and for which nodes. Gradient, step and rounded weights are those of the stage's layer.
   get shown() {
     const now = this.story.moments[this.moment], all = this.steps && this.layer === null, layer = this.layer ?? now.layer;
     const nodes = all ? this.story.between(0, this.story.layers - 1) : this.story.between(layer, layer);
@@ -258,7 +258,7 @@ class Explorer {
     return { traces: [trace], layout: this.layout("gradient step", "loss", { shapes, xaxis: { showgrid: false }, yaxis: { type: "log", exponentformat: "power", dtick: 1 } }) };
   }
 
-  // Algorithm 1: every entry of the stage's layer over its key; children apart, the chosen node's larger.
+  // Algorithm 1: every entry of the stage's layer over its key. Children have their own mark; the chosen node's is larger.
   strip() {
     const { story } = this, now = story.moments[this.moment];
     const groups = { others: [], children: [] };
@@ -282,11 +282,11 @@ class Explorer {
   map() {
     const { story, moment } = this, { nodes, name } = this.shown, z = nodes.map((node) => story.row(name, node, moment));
     const keys = z.at(-1).length, first = story.n + nodes[0], dense = keys > 60; // rows end where the mask does
-    const colours = [0, 1, 2, 3].map((i) => [i / 3, read(`--heat-${i}`)]);
+    const colors = [0, 1, 2, 3].map((i) => [i / 3, read(`--heat-${i}`)]);
     const ends = name === "attention" ? [0, 0.5] : name === "gradient" ? [0, story.maps.gradient.lowest] : [0, 1];
     const heat = {
       type: "heatmap", z, x: z.at(-1).map((_, key) => key), y: nodes.map((node) => story.n + node), zmin: Math.min(...ends), zmax: Math.max(...ends),
-      colorscale: name === "gradient" ? colours.map(([at, c]) => [1 - at, c]).reverse() : colours, xgap: dense ? 0 : 1, ygap: dense ? 0 : 1, hoverongaps: false,
+      colorscale: name === "gradient" ? colors.map(([at, c]) => [1 - at, c]).reverse() : colors, xgap: dense ? 0 : 1, ygap: dense ? 0 : 1, hoverongaps: false,
       colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10 }, nticks: 4, len: 1, x: 1.01 }, hovertemplate: "node %{y}, key %{x}: %{z:.3g}<extra></extra>",
     };
     const marks = { x: [], y: [] };
@@ -302,8 +302,8 @@ class Explorer {
 
   nodeNow() {
     const { story, node, moment } = this, row = story.row("attention", node, moment);
-    const colour = row.map((_, key) => read(story.children[node].includes(key) ? "--mark" : "--line"));
-    const trace = { type: "bar", x: row.map((_, key) => key), y: row, marker: { color: colour }, hovertemplate: "key %{x}: %{y:.3f}<extra></extra>" };
+    const color = row.map((_, key) => read(story.children[node].includes(key) ? "--mark" : "--line"));
+    const trace = { type: "bar", x: row.map((_, key) => key), y: row, marker: { color: color }, hovertemplate: "key %{x}: %{y:.3f}<extra></extra>" };
     return { traces: [trace], layout: this.layout("key", "attention", { yaxis: { range: [0, Math.max(0.52, ...row)], nticks: 4 }, xaxis: { range: [-0.6, row.length - 0.4] } }) };
   }
 
@@ -320,7 +320,7 @@ class Explorer {
   }
 }
 
-// Tables that sort: by the number that a cell begins with, or else by its words. What is missing comes last.
+// Sortable tables: by the number that a cell begins with, otherwise by its text. Empty cells come last.
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   const value = (row, column) => {
