@@ -237,9 +237,11 @@ def change_structures(kind: str, count: int, seed: int, folder: Path) -> Iterato
     for number, subject in enumerate(subjects(kind, count, chance, folder)):
         if also := _ALSO.get(subject.command.name):
             subject.makers |= also
-        state = chance.choice(sorted(subject.makers))
-        out = subject.copied(state, number)
-        path = chance.choice(sorted(path for path in out.rglob("*") if path.suffix in _CHANGES and path.is_file()))
+        for state in chance.sample(sorted(subject.makers), len(subject.makers)):
+            out = subject.copied(state, number)
+            if files := sorted(path for path in out.rglob("*") if path.suffix in _CHANGES and path.is_file()):
+                break  # a run that was killed early may have none yet
+        path = chance.choice(files)
         how = _CHANGES[path.suffix](path, chance)
         argv = [*chance.choice(subject.asked), *chance.choice(([], ["--json"]))]
         before = _unlocked(out)

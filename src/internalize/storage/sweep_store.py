@@ -138,6 +138,7 @@ class CellStore:
         self._check(resume=resume)
         with Run(self.path).locked():
             self._check(resume=resume)
+            self._load()  # a damaged store is refused before anything is changed
             with writing(self.path):
                 (self.path / "cells").mkdir(exist_ok=True)
                 remove_litter(self.path, _OWN_FILES.__contains__)
@@ -145,7 +146,7 @@ class CellStore:
             if not present(self.path / STORE):
                 write_json(self.path / "env.json", describe_environment())
                 write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
-            self._recover()
+            write_atomically(self.path / "journal.jsonl", _lines(self._rows))
             try:
                 yield set(self._known)
             finally:
@@ -179,12 +180,11 @@ class CellStore:
         if name := foreign_name(self.path, _OWN_FILES):
             raise InputError(f"{self.path} is not the folder of a sweep and holds {name!r}; choose another --out")
 
-    def _recover(self) -> None:
-        """Clean up after a killed writer: drop an incomplete line and rows that a part already has from the journal."""
+    def _load(self) -> None:
+        """Read the finished cells. An incomplete last line of the journal, and rows that a part already has, are dropped."""
         in_parts = set(self._parts()["cell"])
         self._rows = [row for row in self._journal() if row["cell"] not in in_parts]
         self._known = in_parts | {row["cell"] for row in self._rows}
-        write_atomically(self.path / "journal.jsonl", _lines(self._rows))
 
     def _seal(self) -> None:
         """Write the journal's rows as a part, then empty the journal."""
