@@ -18,8 +18,7 @@ from internalize.parallel.pool import ReportProgress
 @dataclass(frozen=True)
 class Pretend:
     """A job that acts by its number: 1 is killed, 2 is refused, 3 runs until it is stopped, 11 crashes, all others
-    finish.
-    """
+    finish."""
 
     number: int
     out: Path

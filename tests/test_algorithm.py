@@ -1,4 +1,5 @@
-"""solve.py, streaming.py and the bound of freezing.py: Algorithm 1 solves, freezes, fails and says why."""
+"""Algorithm 1 (solve.py, streaming.py) recovers every layer, keeps trained layers fixed, fails as predicted and
+says why."""
 
 import math
 from dataclasses import replace
@@ -15,7 +16,7 @@ from internalize import InputError
 from internalize.curriculum import Method
 from internalize.parity import COSINE, QUARTIC, Levels, Link, ParityTree
 from internalize.parity.algorithm1.recovery import (
-    quantise,
+    quantize,
     recovered_columns,
     recovered_weights,
     stage_record,
@@ -66,7 +67,8 @@ def test_other_settings_recover_too(options: SolveOptions):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
 def test_the_smallest_problems(n: int):
-    """Non-children at −K, on a rounding boundary (n = 6) or below; two bits, where there is nothing to learn."""
+    """Every n from 2 to 8 is solved, also where non-children end at −K or on a rounding boundary (n = 6), and where
+    two bits leave nothing to learn."""
     for k in (2, 4, 8):
         if k <= n:
             results = [solve(SolveOptions(n=n, k=k, seed=seed, test_samples=100)) for seed in range(5)]
@@ -77,7 +79,8 @@ def test_the_smallest_problems(n: int):
 
 @pytest.mark.parametrize("curriculum", ["log-icot", "icot"])
 def test_memory_and_precision_do_not_change_the_weights(curriculum: Method):
-    """Chunks of 1 000, of 7 777 and the whole; float32, which counts, and float64, which multiplies: the same weights."""
+    """Chunks of 1 000, of 7 777 or none, float32 (which counts bits) and float64 (which multiplies) give the same
+    weights."""
     options = SolveOptions(n=64, k=16, seed=3, curriculum=curriculum, test_samples=500)
     whole = solve(options)
     assert whole.exact_recovery
@@ -110,7 +113,7 @@ def test_too_few_samples_fail_and_say_how_many_it_takes():
     enough = setting_of(SolveOptions()).samples_for(0.01)
     assert f"samples={enough} would succeed with probability 0.99" in (result.reason or "")
     assert result.stages[result.failed_stage - 1].margin < 0
-    assert result.steps == 4  # Algorithm 1 goes on; stopping is asked for
+    assert result.steps == 4  # Algorithm 1 continues unless stop_at_failure is set
     assert solve(SolveOptions(samples=300), stop_at_failure=True).steps == result.failed_stage
 
 
@@ -123,19 +126,19 @@ def test_margin_is_negative_exactly_if_not_recovered():
     assert signs == {True, False}
 
 
-def test_a_tree_of_ones_own():
+def test_a_given_tree():
     tree = ParityTree(12, (0, 3, 5, 11), (11, 0, 5, 3))
     result = solve(SolveOptions(n=12, k=4), tree)
     assert result.solved
     assert all(
         bool(recovered_columns(W, tree.layer_children(layer), result.K).all()) for layer, W in enumerate(result.weights)
     )
-    with pytest.raises(InputError, match="a tree of n=12, k=4 for a request of n=13, k=4"):
+    with pytest.raises(InputError, match="the tree has n=12, k=4, but the options have n=13, k=4"):
         solve(SolveOptions(n=13, k=4), tree)
 
 
-def test_refuses_to_choose_samples_where_none_suffice():
-    with pytest.raises(InputError, match="stage 1 fails with any number of samples on the grid K.*signal 0.492"):
+def test_no_default_number_of_samples_where_none_suffices():
+    with pytest.raises(InputError, match="stage 1 fails with any number of samples on grid K.*signal 0.492"):
         solve(SolveOptions(n=8, k=4, rate="paper"))
 
 
@@ -145,16 +148,17 @@ def test_refuses_to_choose_samples_where_none_suffice():
 @pytest.mark.parametrize("link", [COSINE, QUARTIC], ids=lambda link: link.name)
 @pytest.mark.parametrize("K", [3.0, 4.0, 6.0, 7.0, 10.0])
 def test_bounds_of_the_gradients_of_trained_layers(link: Link, K: float):
-    """Both of the proof's bounds against autograd on single samples, every stage and layer: never exceeded, and not idle.
+    """Autograd on single samples never exceeds either of the proof's bounds, at any stage and layer, and comes near
+    them.
 
-    They are for the worst sample, and of one layer's worst weight they take the worst of every factor.
+    The bounds are for the worst sample, and take the worst of every factor for a layer's worst weight.
     """
     tree = ParityTree.draw(16, 16, seed=4)
     samples = [Samples(tree, 0, index, 1, dtype=torch.float64) for index in range(60)]
     masses = [off_child_mass(end, K) for end in tree.levels.level_end]
 
     def largest(trained: int, stage: int) -> list[float]:
-        """The largest gradient of each layer, the first ones recovered and the others 0."""
+        """Return the largest gradient of each layer, with the first layers recovered and the others 0."""
         W = [w if layer < trained else 0 * w for layer, w in enumerate(recovered_weights(tree, "level", K))]
         alone = [all_gradients(sample, W, link, stage) for sample in samples]
         return [max(float(g.abs().max()) for g in layer) for layer in zip(*alone, strict=True)]
@@ -169,7 +173,7 @@ def test_bounds_of_the_gradients_of_trained_layers(link: Link, K: float):
         for layer, (bound, found) in enumerate(zip(bounds, largest(stage + 1, stage), strict=True)):
             assert 0 < found <= bound
             assert layer < stage or bound < 1000 * found or K != 7
-    # A liar's check: with K = 1 trained layers do move, and the bound must not claim that they cannot.
+    # Liar test: with K = 1 trained layers do move, and the bound must not exclude it.
     (bound,) = frozen_gradient_bounds(Levels(8, 8), COSINE, [off_child_mass(8, 1.0)])
     assert setting_of(SolveOptions(n=8, k=8, K=1.0, grid="1")).unit_rates[1] * bound > 0.5
 
@@ -191,7 +195,8 @@ def test_bounds_of_the_gradients_of_trained_layers(link: Link, K: float):
     ],
 )
 def test_computing_everything_changes_nothing(options: SolveOptions):
-    """``needed`` skips what a bound proves idle; failed stages and small K, where layers do move, are computed."""
+    """`needed` skips only gradients that a bound proves idle. Failed stages and small K, where layers do move, are
+    computed."""
     needed, everything = solve(options), solve(replace(options, update="all"))
     torch.testing.assert_close(needed.weights, everything.weights, rtol=0, atol=0)
     assert needed.idle_stages == everything.idle_stages
@@ -202,7 +207,7 @@ def test_computing_everything_changes_nothing(options: SolveOptions):
 
 @pytest.mark.parametrize(("changes", "seeds"), [({}, 5), ({"curriculum": "cot"}, 1), ({"mask": "causal"}, 1)])
 def test_an_adversary_needs_far_less_than_chance(changes: dict, seeds: int):
-    """A norm that breaks every run when aimed is harmless when spread over all weights, and a tenth of it is in any case."""
+    """An error norm that breaks every run when aimed does no harm when spread at random. A tenth of it never does."""
     base = SolveOptions(n=16, k=8, samples=20_000, test_samples=10, **changes)
     norms = [0.5 / rate for rate in setting_of(base).unit_rates]
     norm = max(norms) if changes else min(norms)
@@ -227,6 +232,7 @@ def test_the_oracles_error_has_its_norm():
 
 
 def success_rate(options: SolveOptions, seeds: range) -> float:
+    """Return the share of seeds on which every layer is recovered."""
     runs = [solve(replace(options, seed=seed, test_samples=1), stop_at_failure=True) for seed in seeds]
     return sum(run.exact_recovery for run in runs) / len(runs)
 
@@ -246,13 +252,14 @@ def success_rate(options: SolveOptions, seeds: range) -> float:
     ids=lambda of: f"{of.n}-{of.k}-{of.link}-{of.grid}-{of.rate}" if isinstance(of, SolveOptions) else str(of),
 )
 def test_half_of_the_runs_succeed_where_predicted(options: SolveOptions, seeds: int):
-    """At the predicted 50 %: within 3.5 binomial standard errors, a half to 0.2 on 80 seeds; nothing is fitted."""
+    """At the predicted 50 % the measured share is within 3.5 binomial standard errors (±0.2 at 80 seeds). Nothing
+    is fitted."""
     samples = setting_of(options).samples_for(0.5)
     assert abs(success_rate(replace(options, samples=samples), range(seeds)) - 0.5) < 3.5 * 0.5 / math.sqrt(seeds)
 
 
 def test_oracle_error_is_predicted():
-    """50 seeds where the model says 50 %, random and adversarial, with B the default."""
+    """With random or adversarial error of the size predicted for 50 %, half of 50 seeds succeed."""
     for oracle in ("random", "adversarial"):
         base = SolveOptions(n=16, k=8, samples=3650, oracle=oracle, oracle_error=1e-3)
         low, high = 0.0, 1.0
@@ -321,17 +328,17 @@ def test_a_key_out_of_sight_does_not_count():
     assert (record.signal_min, record.noise_max, record.margin) == (1.0, 0.0, 0.5)
 
 
-def test_quantiser():
+def test_quantizer():
     x = torch.tensor([[-1.5, -0.5, 0.5, 0.49, 1.5, 2.5]]).double()
-    assert quantise(x, 1.0).tolist() == [[-2, 0, 0, 0, 2, 2]]
-    assert quantise(3 * x, 3.0).tolist() == [[-6, 0, 0, 0, 6, 6]]
-    assert torch.equal(quantise(x, 0.0), x)
-    assert quantise(x, 0.0).data_ptr() != x.data_ptr()
+    assert quantize(x, 1.0).tolist() == [[-2, 0, 0, 0, 2, 2]]
+    assert quantize(3 * x, 3.0).tolist() == [[-6, 0, 0, 0, 6, 6]]
+    assert torch.equal(quantize(x, 0.0), x)
+    assert quantize(x, 0.0).data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize(("push", "place"), [(1.0, (4, 0)), (torch.tensor([1.0, 3.0]), (4, 1))])
 def test_the_adversary_pushes_where_it_breaks_most(push: float | Tensor, place: tuple[int, int]):
-    """One entry, in its column's worst direction; with a larger reach in one column, there."""
+    """The push is one entry in its column's worst direction. If the reach is larger in one column, it is there."""
     W = recovered_weights(TREE, "level", 5.0)[0]
     W[4] = torch.tensor([1.9, 1.0])
     moved = worst_push(W, PAIRS, 5.0, 5.0, push)

@@ -175,7 +175,7 @@ def test_interrupted_and_resumed(tmp_path: Path):
     assert (both["x"], both["y"]["median"]) == (found["x"], 7.0)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "mine.txt").touch()
-    with pytest.raises(InputError, match="holds 'mine.txt', which is not of a bench"):
+    with pytest.raises(InputError, match="holds 'mine.txt', which does not belong to a bench"):
         bench([own], tmp_path / "c", asked={}, repeats=1, resume=False)
 
 

@@ -1,4 +1,5 @@
-"""Certificates on sound worlds, against second derivations of what they measure, and on worlds they do not fit."""
+"""Certificates on sound models, against second derivations of what they measure, and on models to which they do not
+apply."""
 
 import itertools
 import json
@@ -32,7 +33,7 @@ from tests.mutants import sound_world
 
 
 def zero_world(n: int, secret: tuple[int, ...]) -> tuple[World, list[torch.Tensor]]:
-    """The paper's model with weights 0, and these weights in block form, ready for autograd."""
+    """Return the paper's model with weights 0, and these weights in block form, ready for autograd."""
     tree = ParityTree(n, secret)
     world = World.of_weights(tree, recovered_weights(tree, "level", 0.0))
     return world, [w.requires_grad_() for w in recovered_weights(tree, "block", 0.0)]
@@ -43,7 +44,7 @@ def by_name(certificates: list[Certificate]) -> dict[str, Certificate]:
 
 
 VACUOUS = {(8, 4): {"collapse"}, (30, 16): {"collapse"}, (128, 64): set[str]()}
-"""Statements that say nothing at that size."""
+"""The statements that are vacuous at each size."""
 
 
 @pytest.mark.parametrize("size", [(8, 4), (30, 16), pytest.param((128, 64), marks=pytest.mark.slow)], ids=str)
@@ -52,7 +53,7 @@ def test_every_statement_holds_for_algorithm_1(size: tuple[int, int]):
     assert [certificate.statement for certificate in found] == list(STATEMENTS)
     vacuous = {certificate.statement for certificate in found if certificate.verdict == "vacuous"}
     assert vacuous == VACUOUS[size]
-    # The defaults take fewer samples than the theorem asks for at n = 30 and 128; it then promises nothing.
+    # At n = 30 and 128 the defaults take fewer samples than the theorem requires, so it does not apply.
     silent = {certificate.statement for certificate in found if certificate.verdict == "not applicable"}
     assert silent == (set() if size == (8, 4) else {"theorem-probability"})
     assert {c.verdict for c in found if c.statement not in vacuous | silent} == {"holds"}, found
@@ -83,7 +84,7 @@ def test_the_paper_verbatim_is_vacuous_or_violated_at_n_30():
     assert "10^29" in (found["theorem-max"].reason or "")
 
 
-# -- worlds of run folders and of anyone's weights ------------------------------------------------------------------
+# -- run folders and given weights -------------------------------------------------------------------------------
 
 
 def test_an_adamw_run_is_judged_by_what_applies_to_it(runs: list[Run]):
@@ -94,7 +95,7 @@ def test_an_adamw_run_is_judged_by_what_applies_to_it(runs: list[Run]):
     assert "Algorithm 1" in (found["theorem-max"].reason or "")
     for name in ("mask", "gating", "propagation", "hidden-states", "recursion", "sensitivity", "evaluation"):
         assert found[name].verdict == "holds"
-    # The definition asks for children that tie to δ ≤ 1/(9 C_2) = 0.0225; AdamW does not take them there.
+    # The definition requires children that tie to δ ≤ 1/(9 C_2) = 0.0225; AdamW stops before that.
     assert found["well-trained"].verdict == "violated"
 
 
@@ -116,7 +117,7 @@ def test_weights_of_other_sizes_or_without_a_value_are_refused():
         World.of_weights(tree, [torch.full((4, 1), math.nan)])
 
 
-def test_only_names_statements():
+def test_only_takes_names_of_statements():
     assert [c.statement for c in certify(sound_world(8, 4), ["link", "mask"])] == ["mask", "link"]
     with pytest.raises(InputError, match="no statement 'theorem'"):
         certify(sound_world(8, 4), ["theorem"])
@@ -137,7 +138,7 @@ def test_verdicts(finding: Finding, verdict: str):
     assert finding.verdict == verdict
 
 
-def test_what_is_not_finite_becomes_null():
+def test_infinities_become_null():
     found = Certificate("link", "claim", math.inf, 0.0, -math.inf, "violated", (0,), "float64")
     assert found.to_json()["measured"] is None
     assert found.to_json()["margin"] is None
@@ -151,7 +152,7 @@ def test_worlds_that_are_too_large_are_refused():
 
 
 @pytest.mark.parametrize("curriculum", ["none", "icot"])
-def test_other_curricula_are_told_so(tmp_path: Path, curriculum: Method):
+def test_other_curricula_are_not_judged_by_the_papers(tmp_path: Path, curriculum: Method):
     options = TrainOptions(n=8, k=4, steps=20, batch=50, eval_samples=50, curriculum=curriculum)
     train(options, (0,), [Run(tmp_path / "run")])
     found = by_name(certify(World.of_run(Run.open(tmp_path / "run"))))
@@ -160,7 +161,7 @@ def test_other_curricula_are_told_so(tmp_path: Path, curriculum: Method):
     assert found["hidden-states"].verdict in ("holds", "vacuous")  # vacuous if 20 steps leave errors of 1 or more
 
 
-# -- what is measured, a second time --------------------------------------------------------------------------------
+# -- second derivations of what is measured --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("secret", [(0, 1), (1, 2, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7)], ids=str)
@@ -214,7 +215,7 @@ def test_the_estimated_norm_is_near_the_exact_one(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_barriers_variance_is_that_of_fourier_coefficients():
-    """Var_S of the gradient is that of E[p_S ∇f], because E[f ∇f] does not know S."""
+    """Var_S of the gradient is that of E[p_S ∇f], because E[f ∇f] does not depend on S."""
     world, _ = zero_world(5, (0, 2))
     W = [w.requires_grad_() for w in world.generic(1.0)]
     bits = world.test_bits
@@ -247,7 +248,7 @@ def test_a_model_that_is_not_symmetric_is_not_treated_as_one():
 
 
 def test_a_model_that_computes_nan_is_violated_everywhere():
-    """No maximum may overlook a NaN: every statement that runs the model turns."""
+    """No maximum overlooks a NaN: every statement that runs the model is violated."""
     sound = sound_world(8, 4)
     broken = replace(sound, softmax=lambda logits, visible: sound.softmax(logits, visible) * math.nan)
     verdicts = {c.statement: c.verdict for c in certify(broken)}
@@ -256,7 +257,7 @@ def test_a_model_that_computes_nan_is_violated_everywhere():
 
 
 def test_fresh_samples_are_those_that_were_drawn(monkeypatch: pytest.MonkeyPatch):
-    """An algorithm that takes every stage's samples from the beginning of the stream is caught."""
+    """An algorithm that takes the samples of every stage from the beginning of the stream is caught."""
     from internalize.parity.algorithm1 import solve as algorithm
 
     def from_the_beginning(instance, **changes):

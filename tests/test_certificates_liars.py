@@ -1,4 +1,5 @@
-"""A certificate that cannot say no is worth nothing: one lie for each, and every mutant against the one that must catch it."""
+"""Liar tests: for each certificate a broken model turns its verdict, and every mutant is caught by the certificate
+named for it."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +17,7 @@ from tests.mutants import sound_world
 
 @cache
 def wide_world() -> World:
-    """Wide enough for Lemma 1 to say something: n = 256, k = 2, weights 0."""
+    """Return a model wide enough for Lemma 1 to apply: n = 256, k = 2, weights 0."""
     tree = ParityTree.draw(256, 2, 0)
     return World.of_weights(tree, [torch.zeros(256, 1)])
 
@@ -34,7 +35,7 @@ def crooked(world: World) -> World:
 
 
 def chained_loss(world: World) -> World:
-    """The loss of the barrier, with a chain of thought after all."""
+    """Use a loss on the whole chain where the barrier's loss is on the root alone."""
     return replace(world, root_loss=lambda output, sequence: (output - sequence).square().sum(-1).mean() / 2)
 
 
@@ -43,7 +44,7 @@ def few_samples(world: World) -> World:
 
 
 def papers_constants(world: World) -> World:
-    """K, rate, grid and B as printed, at an n where they do not work."""
+    """Use K, rate, grid and B as printed, at an n where they do not work."""
     n, k = world.tree.n, world.tree.k
     return replace(
         world,
@@ -53,7 +54,7 @@ def papers_constants(world: World) -> World:
 
 
 def understated(world: World) -> World:
-    """A link that says it is a hundred times flatter than it is."""
+    """Use a link whose stated slope is a hundredth of the true one."""
     link = world.link
     return replace(world, link=Link("flat", link.phi, lambda t: link.slope(t) / 100, link.c))
 
@@ -76,7 +77,7 @@ LIES = {
     "theorem-l2": mutants.halved,
     "theorem-probability": papers_constants,
 }
-"""Of statements that no mutant is named after."""
+"""How to break the ingredient of each statement that no mutant is named for."""
 
 
 def test_every_statement_has_its_liar():

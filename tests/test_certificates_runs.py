@@ -1,4 +1,5 @@
-"""Certificates of models that depart from the paper's, from solve or from a folder, and the command `internalize certify`."""
+"""Certificates of models that depart from the paper's, from solve or from a folder, and the command `internalize
+certify`."""
 
 import json
 from pathlib import Path
@@ -27,7 +28,7 @@ def verdicts(certificates: list[Certificate], verdict: str) -> set[str]:
 
 
 def kept(path: Path, tensors: dict[str, Tensor], **config: object) -> Run:
-    """The folder of somebody's training at n = 8, k = 4."""
+    """Make the folder of a training run at n = 8, k = 4."""
     run = Run(path)
     model = {"n": 8, "k": 4, "seed": 0, "secret": list(TREE.secret), "mask": "level", "gates": "paper"}
     with begin_runs([run], "train", [model | config], resume=False):
@@ -37,13 +38,13 @@ def kept(path: Path, tensors: dict[str, Tensor], **config: object) -> Run:
 
 
 def recovered() -> dict[str, Tensor]:
-    """Weights in block form with every child at 12."""
+    """Return weights in block form with every child at 12."""
     return {f"W{number}_full": w.float() for number, w in enumerate(recovered_weights(TREE, "block", 12.0), start=1)}
 
 
 @pytest.mark.parametrize("zero", [False, True])
-def test_open_gates_are_told_what_they_do(tmp_path: Path, zero: bool):
-    """A trained model in block form with every gate open: gating, propagation and the inputs, whatever its weights."""
+def test_open_gates_violate_gating(tmp_path: Path, zero: bool):
+    """With every gate open, gating, propagation and kept inputs are violated, whatever the weights."""
     tensors = {name: w * (not zero) for name, w in recovered().items()}
     run = kept(tmp_path / "run", tensors, gates="ones")
     found = certify(World.of_run(run), QUICK)
@@ -70,7 +71,7 @@ def test_learned_gates_are_those_of_the_file(tmp_path: Path):
     world = World.of_run(run)
     assert float(world.gates[0, 0]) == 0.5
     found = certify(world, QUICK)
-    # The stages hide what they supervise, and the loss is on one level: neither is the paper's.
+    # Here the stages hide what they supervise and the loss is on one level, unlike the paper's.
     assert verdicts(found, "violated") >= {"gating", "kept-inputs", "propagation", "curriculum", "loss"}
     del closed["gate2"]
     run = kept(tmp_path / "lost", recovered() | closed, gates="learned")
@@ -81,7 +82,7 @@ def test_learned_gates_are_those_of_the_file(tmp_path: Path):
 @pytest.mark.parametrize("name", ["value1", "read1", "mlp1_offset", "gate_state1", "gate1"])
 def test_other_learned_parts_are_refused(tmp_path: Path, name: str):
     run = kept(tmp_path / "run", recovered() | {name: torch.zeros(3)})
-    words = f"has {name}: a learned part of the model that no statement speaks about"
+    words = f"has {name}: a learned part of the model that no statement covers"
     refused(f"certify --run {run.path}", words)
 
 
@@ -96,7 +97,7 @@ def test_explicit_cot_is_refused(tmp_path: Path):
 
 
 EXPECTED = [
-    # The answer depends on the chain's tokens once a node sees its own level.
+    # A node that sees its own level makes the answer depend on the chain's tokens.
     ({"mask": "causal"}, {"mask", "evaluation"}),
     ({"curriculum": "icot"}, set()),
     ({"curriculum": "none"}, {"well-trained"}),
@@ -118,7 +119,8 @@ EXPECTED = [
 
 @pytest.mark.parametrize(("changes", "violated"), EXPECTED, ids=[str(changes) for changes, _ in EXPECTED])
 def test_every_certificate_on_departures_of_algorithm_1(tmp_path: Path, changes: dict, violated: set[str] | None):
-    """Made here or read from its folder, the same verdicts; of a curriculum that is not the paper's only what applies."""
+    """A model made here and one read from its folder have the same verdicts. Curricula other than the paper's are
+    judged only by what applies."""
     options, run = SolveOptions(n=16, k=8, **changes), Run(tmp_path / "run")
     found = certify(World.of_solve(options), QUICK)
     assert violated is None or verdicts(found, "violated") == violated
@@ -132,13 +134,13 @@ def test_every_certificate_on_departures_of_algorithm_1(tmp_path: Path, changes:
         assert verdicts(found, "not applicable") >= unasked
 
 
-def test_the_runs_beside_a_model_are_of_the_papers():
+def test_theorem_probability_is_not_for_other_models():
     (found,) = certify(World.of_solve(SolveOptions(n=8, k=4, mask="causal")), ["theorem-probability"])
     assert found.verdict == "not applicable"
     assert "mask and gates" in (found.reason or "")
 
 
-def test_the_barrier_is_about_any_model():
+def test_the_barrier_holds_for_any_model():
     for options in (SolveOptions(n=6, k=4, gates="ones"), SolveOptions(n=13, k=4, mask="causal")):
         (found,) = certify(World.of_solve(options), ["barrier"])
         assert found.verdict == "holds"
@@ -158,7 +160,7 @@ def test_weights_in_block_form_by_hand():
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run of Algorithm 1 at n = 8, k = 4."""
+    """Solve n = 8, k = 4 with Algorithm 1."""
     solve_kept(SolveOptions(n=8, k=4, seed=3), run := Run(tmp_path / "run"))
     return run
 
@@ -168,7 +170,8 @@ def asked(words: str, status: int = 0) -> dict[str, str]:
 
 
 def test_all_statements_on_the_worked_example(tmp_path: Path):
-    """n = 8, k = 4, all inputs: every statement has a verdict, none is violated, and the record is the contract's."""
+    """On n = 8, k = 4 with all inputs every statement has a verdict, none is violated, and the record has the
+    contract's keys."""
     found = asked(f"--n 8 --k 4 --out {tmp_path / 'kept'}")
     assert found.keys() == STATEMENTS.keys()
     assert "violated" not in found.values()
@@ -177,7 +180,7 @@ def test_all_statements_on_the_worked_example(tmp_path: Path):
         assert set(certificate) >= {"statement", "claim", "measured", "bound", "margin", "verdict", "seeds", "dtype"}
 
 
-def test_of_a_run_the_options_are_its_own(run: Run, tmp_path: Path):
+def test_certify_takes_the_options_of_the_run(run: Run, tmp_path: Path):
     kept = Run(tmp_path / "kept")
     call(f"certify --run {run.path} --only gating --out {kept.path}")
     assert [kept.config[name] for name in ("n", "k", "seed", "link", "epsilon")] == [8, 4, 3, "cosine", 1.0]
@@ -189,8 +192,8 @@ def test_of_a_run_the_options_are_its_own(run: Run, tmp_path: Path):
 
 
 @pytest.mark.parametrize("damage", ["short", "nothing", "words", "missing"])
-def test_metrics_of_a_solve_that_do_not_say_which_samples(run: Run, damage: str):
-    """Without any the statements about samples do not apply; some, or wrong ones, are damage."""
+def test_metrics_that_do_not_name_their_samples(run: Run, damage: str):
+    """Without metrics the statements about samples do not apply. Incomplete or wrong metrics are damage."""
     metrics = run.path / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     lines[0] |= {"nothing": {"stage_samples": 0}, "words": {"first_sample": "x"}}.get(damage, {})
@@ -202,8 +205,8 @@ def test_metrics_of_a_solve_that_do_not_say_which_samples(run: Run, damage: str)
         refused(f"certify --run {run.path}", "metrics.jsonl")
 
 
-def test_anyones_weights_that_lie_are_status_1(run: Run):
-    """A node with other children in the file: violations come first, and the exit status says so."""
+def test_violations_are_status_1(run: Run):
+    """If a node has other children in the file, violations are listed first and the exit status is 1."""
     weights = run.weights()
     weights["W1"][:, 0] = weights["W1"][:, 0].roll(1)
     save_tensors(run.path / "weights.safetensors", weights)
@@ -215,7 +218,7 @@ def test_anyones_weights_that_lie_are_status_1(run: Run):
     assert found == {"mask": "holds"} | dict.fromkeys(lied_about, "violated")
 
 
-def test_a_foreign_folder_that_is_not_as_the_contract_has_it(run: Run):
+def test_folders_against_the_contract_are_refused(run: Run):
     good = run.config
     without_n = {name: value for name, value in good.items() if name != "n"}
     wrong = ({"secret": [0, 1, "a", 3]}, {"boundaries": 7, "kind": "train"}, {"K": "large"})

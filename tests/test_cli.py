@@ -72,7 +72,7 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("predict --grid none", "grid=none is not 1 or K"),
         ("solve --curriculum cot --gates ones", "mask=level, gates=ones: the one-layer model of --curriculum"),
         ("solve --chunk 0", "chunk=0 is outside 1"),
-        ("predict --oracle-error 0.1", "do not go together"),
+        ("predict --oracle-error 0.1", "contradict each other"),
         ("predict --oracle random --oracle-error -1", "oracle_error=-1.0 is outside"),
         ("solve --preset paper --K 3", "the paper's preset sets both from epsilon"),
         ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: the one-layer model"),
@@ -80,8 +80,8 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("certify --run nowhere", "nowhere is not a run folder"),
         ("compare --sizes 30", "sizes='30' is not a pair of numbers n,k"),
         ("compare --sizes 8,3", "k=3 is not a power of two"),
-        ("compare --seeds 0,0", "none twice"),
-        ("compare --lr 0.1 0.1", "lr=(0.1, 0.1) must name at least one, and none twice"),
+        ("compare --seeds 0,0", "no value twice"),
+        ("compare --lr 0.1 0.1", "lr=(0.1, 0.1) must name at least one value, and no value twice"),
         ("compare --lr nan --out x", "lr=nan"),
         ("compare --jobs 0 --out x", "jobs=0 is outside"),
         ("compare --repeats 0", "repeats=0 must be at least 1"),
@@ -161,7 +161,7 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path, monkeypatch):
     changes = ({"W1.exp_avg": small}, {"W1": small}, {"W1": loaded["W1"].double()}, {"W9": small})
     for other in (without_step, *({**loaded, **change} for change in changes)):
         tensors.write_bytes(save(other))
-        refused(resumed, "has not the tensors")
+        refused(resumed, "lacks the tensors")
     tensors.write_bytes(whole[:50])
     refused(resumed, str(tensors))
     assert (tmp_path / "metrics.jsonl").read_bytes() == metrics  # nothing was cut off before every check passed

@@ -1,6 +1,5 @@
 """`compare`: the curricula under both optimizers, interrupted and resumed; the rows agree with the runs that they
-name.
-"""
+name."""
 
 import json
 import math

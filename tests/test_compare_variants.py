@@ -1,4 +1,5 @@
-"""`compare --study ablations`, `gates` and `simplifications`: rows that follow from the runs, certificates that explain them."""
+"""`compare --study ablations`, `gates` and `simplifications`: rows that agree with their runs, certificates that
+explain them."""
 
 import json
 from dataclasses import replace
@@ -20,12 +21,13 @@ from internalize.parity.options import ParityModelOptions
 from internalize.report.figures.gates import learned_gates
 from internalize.storage.runs import Run, find_runs
 from tests.asking import ask, call
+from tests.tiny import finish_times
 
 TINY = CompareOptions(sizes=((8, 4),), seeds=(0, 1), lr=(0.1,), steps=60, batch=100, eval_samples=200, eval_every=20)
 
 
-def test_what_is_asked_for():
-    """One flag each from the paper's model, and a control for each optimizer."""
+def test_variants():
+    """Each ablation differs from the paper's model in at most one option, and each optimizer has a control."""
     ablated = {(v.optimizer, v.what) for v in VARIANTS["ablations"]}
     for optimizer in ("adamw", "algorithm-1"):
         shared = ("control", "gates=ones", "gates=cot", "mask=causal", "link=quartic")
@@ -72,12 +74,12 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (slow.summary.solved, slow.breaks_at) == (0, {"1": 2})
     last = [Run(Path(path)).metrics()[-1] for path in slow.runs]
     assert slow.level_accuracy[0] == sum(line["level_accuracy"][0] for line in last) / 2
-    assert slow.turned == []  # the architecture is the paper's; it has not been trained long enough
+    assert slow.turned == []  # the architecture is the paper's, only trained too briefly
 
 
-def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Asked again with another first seed, it is that seed's run that is judged; without a control nothing is.
-    A run that has lost the weights of a stage is refused."""
+def test_certificates_are_of_the_run_in_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With another first seed the run of that seed is judged. Without a control no run is. A run that has lost the
+    weights of a stage is refused."""
     monkeypatch.setitem(
         ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}), Variant("algorithm-1", {"gates": "ones"}))
     )
@@ -90,37 +92,38 @@ def test_certificates_are_of_the_run_that_the_row_says(tmp_path: Path, monkeypat
     (row,) = compare_variants("ablations", replace(TINY, variants=("gates=ones",)), RunFolders(tmp_path, resume=True))
     assert row.turned is None
     next((Path(row.runs[0]) / "snapshots").iterdir()).unlink()
-    with pytest.raises(InputError, match="has not the weights of every stage"):
+    with pytest.raises(InputError, match="lacks the weights of some stages"):
         compare_variants("ablations", TINY, RunFolders(tmp_path, resume=True))
 
 
 def test_gates(tmp_path: Path):
-    """From the command, with its figure; again with --resume nothing is made anew."""
+    """The command draws its figure, and with --resume trains nothing again."""
     command = "compare --of gates --variants 'gates=learned mask=causal' --sizes 8,4 --seeds 0:2 --steps 80 --batch 200"
     command += f" --eval-samples 200 --out {tmp_path} --jobs 1"
     said = call(command)
     assert "gates=learned mask=causal" in said.out
     assert f"drawn in {tmp_path / 'figures' / 'gates-learned-mask-causal-n8-k4.svg'}" in said.err
-    before = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)}
+    before = finish_times(tmp_path)
     (row,) = ask(f"{command} --resume")["rows"]
-    assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(tmp_path)} == before
+    assert finish_times(tmp_path) == before
     runs = [Run(Path(path)) for path in row["runs"]]
     assert row["solved"] == 2
     assert (row["of"], row["seeds"]) == ("gates", 2)
     for part, distance in row["gate_distance"].items():
         assert distance == sum(run.metrics()[-1]["gate_distance"][part] for run in runs) / 2
-    inputs = [learned_gates(run)[:, :8].mean() for run in runs]  # to be kept: the prescribed gate is 0
+    inputs = [learned_gates(run)[:, :8].mean() for run in runs]  # the prescribed gate is 0, which keeps the input
     assert row["gate_distance"]["inputs"] == pytest.approx(sum(inputs) / 2, rel=1e-5)
 
 
-def test_a_variant_that_is_none_is_named(tmp_path: Path):
+def test_unknown_variants_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="variant 'gates=open' is not one of 'gates=learned mask=level',"):
         compare_variants("gates", replace(TINY, variants=("gates=open",)), RunFolders(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_scale_of_answers():
-    """1 for the paper's own streams and for a network that is φ at 0 and ±1; 0 for a layer that writes what is not read."""
+    """The scale is 1 for the paper's streams and for a network that equals φ at 0 and ±1, and 0 for a layer whose
+    output is not read."""
     model = RelaxedTransformer(ParityModelOptions(n=8, k=4, output="streams"), [0], torch.float64)
     weights = {name: weight.detach()[0] for name, weight in model.named_weights().items()}
     assert answer_scale(weights) == pytest.approx([1, 1])

@@ -1,4 +1,4 @@
-"""Conditions name=value."""
+"""Conditions of the form name=value."""
 
 import pytest
 
@@ -9,11 +9,11 @@ from internalize.storage.conditions import condition, is_value
 @pytest.mark.parametrize(
     ("found", "texts", "others"),
     [
-        # Numbers by their value, or as tables print them.
+        # Numbers match by their value, or as tables print them.
         (20.0, ("20", "20.0", "2e1"), ()),
         (20, ("20", "20.0", "2e1"), ("one",)),
         (12.3456789, ("12.3456789", "12.3457"), ("12.345",)),
-        # Other values as they are written.
+        # Other values match as they are written.
         ("log-icot", ("log-icot",), ()),
         (True, ("True",), ("1",)),
         (None, ("None",), ()),

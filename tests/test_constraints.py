@@ -1,4 +1,5 @@
-"""constraints.txt: packages with hashes, and nothing that is never installed. `pip check` in install.py finds what it lacks."""
+"""constraints.txt pins installed packages only, each with hashes. `pip check` in install.py finds what is missing
+there."""
 
 from importlib.metadata import distributions
 
@@ -23,7 +24,7 @@ def test_every_pin_has_a_version_and_hashes_and_no_index():
     assert Requirement(TORCH).name not in PINS
 
 
-def test_what_is_pinned_is_installed():
+def test_pinned_packages_are_installed():
     found = {canonicalize_name(own.name): own.version for own in distributions()}
     pinned = {name: pin for name, pin in PINS.items() if pin.marker is None or pin.marker.evaluate()}
     assert {name for name, pin in pinned.items() if found.get(name, "none") not in pin.specifier} == set()

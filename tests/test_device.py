@@ -1,10 +1,11 @@
-"""No tensor of the arithmetic is made on another device than the one asked for.
+"""Every tensor of the arithmetic is on the device that was chosen.
 
-There is no GPU here. Torch's device ``meta`` has shapes and no numbers; under ``OneDevice`` no operation may take tensors of two
-devices, as on a GPU: what runs so needs nothing of the CPU on the way, but what is copied to the device on purpose.
+There is no GPU here. Torch's device `meta` has shapes and no numbers. Under `OneDevice` no operation takes tensors
+of two devices, as on a GPU. Code that runs under it needs nothing of the CPU, except what it copies to the device
+explicitly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,8 @@ META = torch.empty(0, device="meta")
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses operations on tensors of two devices. A GPU, too, takes copies, and numbers that are tensors of the CPU."""
+    """A mode that refuses operations on tensors of two devices. Like a GPU it allows copies, and numbers that are
+    CPU tensors."""
 
     copies = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 
@@ -49,7 +51,7 @@ def one_device() -> Iterator[None]:
 
 
 def test_two_devices_are_refused():
-    """What the tests below rest on."""
+    """The mode refuses operations on two devices; the tests below rely on it."""
     here, there = torch.ones(3, 3), torch.ones(3, 3, device="meta")
     for operation in (torch.add, torch.matmul, torch.minimum):
         with pytest.raises(AssertionError, match=r"aten\..* on "):
@@ -70,7 +72,7 @@ def test_two_devices_are_refused():
 )
 def test_training(changes: dict[str, Any]):
     training = Training(TrainOptions(n=8, k=4, batch=10, eval_samples=10, **changes), [0, 1], "meta")
-    training.optimizer = torch.optim.AdamW(training._groups(), foreach=False)  # fused is for devices with numbers
+    training.optimizer = torch.optim.AdamW(training._groups(), foreach=False)  # fused needs numbers
     for stage in range(len(training.stages)):
         training.stage = stage
         training.update()
@@ -93,11 +95,8 @@ def test_inference():
         assert (answers.device.type, answers.shape) == ("meta", (5,))
 
 
-def test_solve_counts_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch):
-    """On another device the float path is taken, and its states are there until a sum of a chunk goes home."""
-
-    def never(*anything: object) -> Tensor:
-        raise AssertionError("counted on another device")
+def test_solve_counts_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch, forbid: Callable[..., None]):
+    """Another device takes the float path, and its states stay there until the sum of a chunk is copied to the CPU."""
 
     home: list[str] = []
 
@@ -105,7 +104,7 @@ def test_solve_counts_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch):
         home.append(tensor.device.type)
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
-    monkeypatch.setattr(engine, "counted_gradient", never)
+    forbid(engine, "counted_gradient")
     monkeypatch.setattr(Tensor, "cpu", went_home)
     samples = Samples(TREE, 0, 0, 100, device="meta", chunk=40)
     W = recovered_weights(TREE, "level", 20.0)

@@ -1,4 +1,5 @@
-"""README and docs: Python runs as printed, commands are ones that we have, the tutorial's are run; what a page names is there."""
+"""README and docs: the Python runs as printed, the commands exist, those of the tutorial are run, and what a page
+names exists."""
 
 import re
 from pathlib import Path
@@ -29,40 +30,39 @@ COMMANDS = {
 def test_python_blocks_run(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.chdir(tmp_path)  # some keep a run
+    monkeypatch.chdir(tmp_path)  # some write a run
     code, promised = BLOCKS[name]
     exec(compile(code, name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()
     assert printed
     if promised:
-        assert [
-            line for line in printed if not line.startswith("{")
-        ] == promised.splitlines()  # a Trainer logs dictionaries
+        shown = [line for line in printed if not line.startswith("{")]  # a Trainer logs dictionaries
+        assert shown == promised.splitlines()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_are_ones_that_we_have(name: str):
-    """Parsed by the real parser: every command and option exists, every value is one that it takes."""
-    words = [word for word in COMMANDS[name] if word not in ("…", "--help")]  # help would hide what is wrong before it
+def test_commands_are_parsed(name: str):
+    """The real parser takes every command: each option exists and takes its value."""
+    words = [word for word in COMMANDS[name] if word not in ("…", "--help")]  # --help would hide mistakes before it
     assert callable(parse(words))
 
 
-def test_tasks_are_ones_that_we_have():
-    """A task is read after the command line is."""
+def test_tasks_exist():
+    """Tasks are parsed after the command line, so they are checked separately."""
     named = {word for words in COMMANDS.values() for word in words if is_task(word)}
     assert len(named) > 5
     for name in named:
         get_task(name, 0)
 
 
-def test_the_parser_would_notice():
+def test_the_parser_refuses_mistakes():
     for words in (["train", "--nn", "3"], ["lm", "trane"], ["lm", "train", "--method", "icott"]):
         with pytest.raises(InputError):
             parse(words)
 
 
-def test_there_are_blocks_and_commands_to_check():
-    """Of every kind, and on every page that has any: what is searched for is what is there."""
+def test_all_blocks_and_commands_are_found():
+    """The patterns find every block and command of every page."""
     for page in PAGES:
         markdown = page.read_text(encoding="utf-8")
         assert len(python_blocks_and_output(page)) == markdown.count("```python"), page
@@ -72,8 +72,8 @@ def test_there_are_blocks_and_commands_to_check():
     assert len(COMMANDS) > 60
 
 
-def test_other_programs_are_there():
-    """Targets of make, our own scripts, and what a launcher is asked to run."""
+def test_other_programs_exist():
+    """Targets of make and our own scripts exist, and the commands given to torchrun are ours."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     seen = 0
     for page in PAGES:
@@ -92,8 +92,8 @@ def test_other_programs_are_there():
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_python_is_not_cut_off(name: str):
-    """On a page of 1280 pixels: no line is wider than its block, and comments stand above their line."""
-    if not name.startswith("README"):  # GitHub shows it wider
+    """On a page of 1280 pixels no line is wider than its block, and comments stand above their line."""
+    if not name.startswith("README"):  # GitHub has wider blocks
         lines = BLOCKS[name][0].splitlines()
         assert all(len(line) <= 88 for line in lines)
         assert not any(re.search(r"\S +# ", line) for line in lines)
@@ -118,8 +118,8 @@ def test_examples_of_tasks_are_what_the_command_prints(capsys: pytest.CaptureFix
         pytest.param("### A first model", marks=pytest.mark.slow),
     ],
 )
-def test_the_tutorial_goes_as_it_says(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Its commands one after another, in an empty folder."""
+def test_the_tutorial_runs(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The commands of each section run one after another in an empty folder, with the statuses that the page states."""
     monkeypatch.chdir(tmp_path)
     markdown = BY_NAME["docs/tutorial.md"].read_text(encoding="utf-8")
     depth = heading.index(" ")
@@ -139,7 +139,7 @@ STATEMENT_ROWS = re.findall(
     re.MULTILINE,
 )
 OTHERS = {"--parts", "--share", "--nnodes", "--rdzv-endpoint"}
-"""Options of our scripts and of torchrun that stand in prose."""
+"""Options of our scripts and of torchrun that occur in prose."""
 
 
 def test_every_statement_is_on_the_page_in_its_order():
@@ -147,7 +147,7 @@ def test_every_statement_is_on_the_page_in_its_order():
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_statement_goes_to_its_check(name: str):
+def test_a_statement_names_its_check(name: str):
     ((_, statement, code, lie),) = [row for row in STATEMENT_ROWS if row[0] == name]
     check = STATEMENTS[name].check
     assert code == f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
@@ -157,8 +157,8 @@ def test_a_statement_goes_to_its_check(name: str):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page: Path):
-    """Of ours: modules by their name or path, and whatever is below tests, tools, benchmarks, docs or src."""
+def test_files_that_a_page_names_exist(page: Path):
+    """Named modules exist, and so do the named files below tests, tools, benchmarks, docs and src."""
     own = {path.name for folder in ("src", "tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.*")}
     for name in re.findall(r"`([\w./-]+\.(?:py|c|md|json|csv))`", page.read_text(encoding="utf-8")):
         if name.startswith(("tests/", "tools/", "benchmarks/", "docs/", "src/")):
@@ -170,8 +170,8 @@ def test_files_that_a_page_names_are_there(page: Path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_that_a_page_names_are_there(page: Path):
-    """Of any command of ours, in the midst of prose."""
+def test_options_that_a_page_names_exist(page: Path):
+    """Every option in prose is one of our commands."""
     ours = {option.word for options in options_of_commands().values() for option in options} | {"--help"}
     assert len(ours) > 100
     text = re.sub(r"^.*\b(?:ray|torchrun|python)\b.*$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -179,12 +179,8 @@ def test_options_that_a_page_names_are_there(page: Path):
 
 
 def test_the_reference_has_every_module_of_both_wings():
-    listed = [
-        module
-        for page in PAGES
-        if page.parent.name == "api"
-        for module in re.findall(r"^::: internalize\.([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.parent.name == "api")
+    listed = re.findall(r"^::: internalize\.([\w.]+)$", pages, re.MULTILINE)
     assert len(listed) == len(set(listed))
     paths = [
         path.relative_to(HOUSE).with_suffix("") for wing in ("parity", "lm") for path in (HOUSE / wing).rglob("*.py")

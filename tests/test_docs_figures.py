@@ -1,4 +1,4 @@
-"""The pictures of the curricula are what the code hides today."""
+"""The pictures of the curricula show what the code hides today."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ DRAWN = drawn()
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 def test_pictures_are_current(path: Path):
-    """`python -m tools.curriculum_figures` if one is not."""
+    """If one is not, run `python -m tools.curriculum_figures`."""
     assert path.read_text(encoding="utf-8") == DRAWN[path]
 
 

@@ -1,4 +1,4 @@
-"""The notebook runs, and what it shows was made by running it."""
+"""The notebook runs, and its stored outputs come from running it."""
 
 import re
 from pathlib import Path
@@ -11,19 +11,18 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_reduced(path: Path):
-    """With little training, every cell runs and shows as much as the stored one."""
+    """With little training every cell runs and has outputs of the stored kinds."""
     stored = read(path)
     made = executed(stored, reduced=True)
     for cell, own in zip(stored["cells"], made["cells"], strict=True):
-        assert [out["output_type"] for out in own.get("outputs", ())] == [
-            out["output_type"] for out in cell.get("outputs", ())
-        ], own["source"]
-    assert printed(made) != printed(stored)  # it is the training that was reduced
+        kinds, stored_kinds = ([out["output_type"] for out in found.get("outputs", ())] for found in (own, cell))
+        assert kinds == stored_kinds, own["source"]
+    assert printed(made) != printed(stored)  # training was reduced
 
 
 @pytest.mark.slow
 def test_in_full():
-    """Both models learn the task without their chain, and the probe finds its steps, as the stored outputs say."""
+    """Both models learn the task without their chain, and the probe finds the steps, as the stored outputs say."""
     stored, made = read(FOLDER / "first-steps.ipynb"), executed(read(FOLDER / "first-steps.ipynb"))
     for text in (printed(stored), printed(made)):
         assert "accuracy without a chain: 1.0" in text
@@ -37,7 +36,7 @@ def test_in_full():
 
 
 def test_page():
-    """As a page of the site: text, code, what was printed, and pictures with their descriptions."""
+    """The page of the site has text, code, printed output, and pictures with descriptions."""
     text = as_markdown(read(FOLDER / "first-steps.ipynb"))
     assert text.startswith("# First steps\n")
     assert text.count("```python") == text.count("```") // 2 - text.count("```text")

@@ -1,4 +1,4 @@
-"""The site is built without a warning; it opens from disk, is searched there, and fetches nothing."""
+"""The site is built without a warning, opens from disk, can be searched there, and fetches nothing."""
 
 import os
 import re
@@ -16,7 +16,8 @@ from tests.faults.line_strategies import commands
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build as `make docs` does: a broken link or anchor, a missing name, a page outside of the navigation fails."""
+    """Build the site as `make docs` does: a broken link or anchor, a missing name or a page outside of the
+    navigation fails."""
     pytest.importorskip("mkdocs")
     out = tmp_path_factory.mktemp("docs") / "site"
     built = subprocess.run(
@@ -41,7 +42,7 @@ def test_every_page_and_figure_is_there(site: Path):
 
 
 def test_nothing_is_fetched(site: Path):
-    """Scripts, styles, pictures, fonts: all are files of the site. (A link that one may click is no fetch.)"""
+    """Scripts, styles, pictures and fonts are files of the site. Links that a reader may click do not count."""
     pages = sorted(site.rglob("*.html"))
     assert pages
     for page in pages:
@@ -52,21 +53,19 @@ def test_nothing_is_fetched(site: Path):
         assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-def test_markdown_became_what_it_looks_like(site: Path):
-    """No table, list, formula or directive is left in a paragraph as it was typed; formulas need no script."""
+def test_markdown_is_rendered(site: Path):
+    """No paragraph shows the source of a table, list, formula or directive, and formulas need no script."""
     assert (site / "api" / "certificates.html").read_text(encoding="utf-8").count("<math") > 20
     for page in site.rglob("*.html"):
         html = re.sub(r"<(pre|code|math|script|style)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        assert "&lt;span data-n" not in html, page  # a number's marker in the description of a picture
+        assert "&lt;span data-n" not in html, page  # a number marker in the description of a picture
         for paragraph in re.findall(r"<(?:p|td|li|dd)>(.*?)</(?:p|td|li|dd)>", html, re.DOTALL):
-            assert not re.search(r"^\s*(?:[-*|]|\d+\.|:::) |\\[(\[]|\\frac|```|\$", paragraph, re.MULTILINE), (
-                page,
-                paragraph,
-            )
+            source = re.search(r"^\s*(?:[-*|]|\d+\.|:::) |\\[(\[]|\\frac|```|\$", paragraph, re.MULTILINE)
+            assert not source, (page, paragraph)
 
 
 def test_the_reference_opens_with_its_names(site: Path):
-    """Every public name of a page is in its first table, with a link to where it is explained."""
+    """The first table of a page has every public name, with a link to its description."""
     html = (site / "api" / "core.html").read_text(encoding="utf-8")
     table = html[: html.index("</table>")]
     for name in ("curriculum.Curriculum", "curriculum.doubling", "storage.runs.Run", "storage.runs.list_runs"):
@@ -75,8 +74,8 @@ def test_the_reference_opens_with_its_names(site: Path):
     assert "_prefixes" not in table
 
 
-def test_the_command_line_is_all_there():
-    """Of every subcommand every option, under its heading, and no name twice."""
+def test_the_command_line_reference_is_complete():
+    """The reference has every option of every command once, under its heading."""
     sections = re.split(r"^##+ internalize (.*) \{.*\}$", reference(), flags=re.MULTILINE)
     described = dict(zip(sections[1::2], sections[2::2], strict=True))
     for name, options in commands().items():
@@ -89,7 +88,7 @@ def test_the_command_line_is_all_there():
 
 
 def test_search_from_disk(site: Path, chromium: str):
-    """In a real browser, without a server: words are found, and following a result leads to a heading."""
+    """In a real browser, without a server, a search finds words and leads to a heading."""
     asked: list[str] = []
     with sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -1,4 +1,4 @@
-"""What the explorers show is what the runs' own evaluations and weights say."""
+"""The explorers show what the evaluations and weights of the runs say."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ def unpacked(story: dict[str, Any], name: str) -> np.ndarray:
     return found["lowest"] + found["unit"] * np.frombuffer(base64.b64decode(found["numbers"]), "<u2").astype(float)
 
 
-def test_training_is_told_as_it_was_evaluated(runs):
+def test_training_is_shown_as_evaluated(runs):
     story, metrics = training_story(runs[0], "first"), runs[0].metrics()
     assert [(m["step"], m["stage"], m["loss"]) for m in story["moments"]] == [
         (line["step"], line["stage"], line["loss"]) for line in metrics
@@ -59,7 +59,7 @@ def test_attention_is_the_weights_softmax(runs):
         assert np.delete(row, children).max() == pytest.approx(elsewhere, abs=1e-4)
 
 
-def test_moments_are_left_out_but_never_a_switch(runs):
+def test_thinned_moments_keep_every_switch(runs):
     whole, thin = training_story(runs[0], "a"), training_story(runs[0], "b", every=3)
     assert len(thin["moments"]) < len(whole["moments"])
     ends = [(m["step"], m["stage"]) for m in whole["moments"] if m["step"] in (0, OPTIONS.steps, 2 * OPTIONS.steps)]
@@ -71,7 +71,7 @@ def test_without_weights_there_is_no_story(runs):
         training_story(runs[1], "second")
 
 
-def test_algorithm_in_three_acts(solved):
+def test_algorithm_1_has_three_moments_per_stage(solved):
     story, result = solving_story(solved, "seed 3"), solved.result
     assert [(m["stage"], m["act"]) for m in story["moments"]] == [
         (stage, act) for stage in (1, 2) for act in ("gradient", "step", "rounded")
@@ -95,7 +95,7 @@ def test_success_is_counted_once(tmp_path):
     few, many = job.runs[0].result["points"]
     assert (few["samples"], many["samples"]) == (1, 2000)
     assert few["successes"] < many["successes"] == 2
-    for points, words in (([3], "points[0]: expected `object`"), ([few], "has not 2 seeds at each of")):
+    for points, words in (([3], "points[0]: expected `object`"), ([few], "lacks 2 seeds at each of")):
         (tmp_path / "success" / "result.json").write_text(json.dumps({"points": points}))
         with pytest.raises(InputError, match=re.escape(words)):
             job.check(resume=True)

@@ -1,4 +1,4 @@
-"""The pages show what is stored: tables and numbers are current, and tools that store results keep them right."""
+"""The pages show what is stored: tables and numbers are current, and the tools that store results keep them right."""
 
 import re
 from pathlib import Path
@@ -26,20 +26,20 @@ RECOMPUTED = stored("recomputed")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_are_current(page: Path):
-    """Regenerating changes nothing: `python -m tools.findings` if it does."""
+    """Regenerating the pages changes nothing. If it does, run `python -m tools.findings`."""
     text = page.read_text(encoding="utf-8")
     assert filled(text, TABLES) == text
     tables = re.findall(r"<!-- table: (.*?) -->", text)
-    assert filled(text, dict.fromkeys(TABLES, "|new|")).count("|new|") == len(tables)  # none is passed over
-    assert len(names(text)) == text.count("data-n") == text.count("<span")  # nor a number
-    assert filled(MARKED.sub(r"\1wrong\4", text), TABLES).split() == text.split()  # a wrong one would be noticed
+    assert filled(text, dict.fromkeys(TABLES, "|new|")).count("|new|") == len(tables)  # no table is missed
+    assert len(names(text)) == text.count("data-n") == text.count("<span")  # and no number
+    assert filled(MARKED.sub(r"\1wrong\4", text), TABLES).split() == text.split()  # wrong numbers are replaced
 
 
-def test_every_table_and_function_has_its_place():
+def test_every_table_and_function_is_used():
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert set(re.findall(r"<!-- table: (.*?) -->", text)) == set(TABLES)
     used = names(text)
-    assert all(re.fullmatch(r"[\w/.,=:%–-]+", name) for name in used)  # a bar would cut a table's cell
+    assert all(re.fullmatch(r"[\w/.,=:%–-]+", name) for name in used)  # a bar would end a table cell
     assert len(used) > 200
     assert {re.split("[:/]", name)[0] for name in used} >= set(DERIVED)
     parts = {name.partition(":")[0] for name in used}
@@ -47,7 +47,7 @@ def test_every_table_and_function_has_its_place():
     assert whole == {"recomputed_by"}
 
 
-def test_a_number_that_is_not_there():
+def test_unknown_numbers_are_refused():
     for name in ("lm-scattered/adaptive/nothing", "lm-scattered/nobody/seeds", "nothing", "lm.nothing/X", "half/x"):
         with pytest.raises(LookupError, match=name):
             number(name)
@@ -72,7 +72,7 @@ def test_recomputed_tutorial(tmp_path: Path):
 
 @pytest.mark.slow
 def test_recomputed_adamw_run(tmp_path: Path):
-    """Far from well-trained, though every answer is right."""
+    """The run is far from well-trained, although every answer is right."""
     run = Run(tmp_path / "run")
     train(TrainOptions(), [0], [run])
     (found,) = certify(World.of_run(run), ["well-trained"])
@@ -97,8 +97,8 @@ def test_recomputed_theory():
 
 
 @pytest.mark.parametrize("name", ["lm-parity-30", "lm-multiply"])
-def test_seeds_that_are_added_are_those_of_one_call(name: str):
-    """Of a comparison in two parts the tool makes the rows of the whole."""
+def test_added_seeds_make_the_rows_of_one_call(name: str):
+    """From a comparison made in two parts the tool makes the rows of the whole."""
     whole = stored(name)["rows"]
 
     def part(*seeds: int) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def test_seeds_that_are_added_are_those_of_one_call(name: str):
     others = [{**row, "layers": 99} for row in part(1)]
     both = with_more_seeds(part(0), others, 4096)
     alone = with_more_seeds([], part(0), 4096) + with_more_seeds([], others, 4096)
-    assert both == alone  # linear with other layers is not what they are against
+    assert both == alone  # rows with other layers are no baseline
 
 
 @pytest.mark.parametrize("path", sorted(LANGUAGE), ids=lambda path: path.stem)

@@ -1,4 +1,5 @@
-"""grid.py: words to settings. crossing.py and figures/phase.py: where success crosses one half, and the diagram that shows it."""
+"""grid.py turns words into settings; crossing.py and figures/phase.py find where success crosses one half and draw
+it."""
 
 import math
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_values_that_follow_from_others():
     assert list(grid.settings) == wanted
 
 
-def test_combinations_that_no_run_can_have():
+def test_impossible_combinations_are_left_out():
     settings, left_out = solving(["n=8,12", "k=4,16,n/2", "grid=1,K"])
     assert [(s.n, s.k, s.grid) for s in settings] == [(8, 4, "1"), (8, 4, "K"), (12, 4, "1"), (12, 4, "K")]
     assert len(left_out) == 6  # k = 16 twice and k = 6 once, on two grids; at n = 8, k = 4 and n/2 are one setting
@@ -66,15 +67,15 @@ def test_combinations_that_no_run_can_have():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["n"], "'n' is not of the form option=value,value"),
-        (["n="], "'n=' is not of the form"),
+        (["n"], "'n' does not have the form option=value,value"),
+        (["n="], "'n=' does not have the form"),
         (["m=3"], "`solve` has no option 'm'; it has n, k,"),
         (["n=8", "n=16"], "n is given twice"),
         (["n=8,8"], "names a value twice"),
         (["n=many"], "n='many' is not of type int"),
         (["n=8.5"], "n='8.5' is not of type int"),
         (["grid=2"], "grid='2' is not one of none, 1, K"),
-        (["seed=1"], "seeds are given by --seeds"),
+        (["seed=1"], "choose the seeds with --seeds"),
         (["n=__import__('os')"], "is not of type int"),
         (["k=n/0"], "divides by 0"),
         (["k=grid"], "k='grid' is not of type int"),
@@ -84,7 +85,7 @@ def test_combinations_that_no_run_can_have():
         ([f"{name}={','.join(map(str, range(1, 1001)))}" for name in ("n", "k", "samples")], "1000000000 combinations"),
     ],
 )
-def test_words_that_are_none(words: list[str], told: str):
+def test_wrong_words_are_refused(words: list[str], told: str):
     with pytest.raises(InputError) as error:
         parse_grid("solve", words)
     assert told in str(error.value)
@@ -103,7 +104,7 @@ def drawn(cells: pl.DataFrame, by: list[str]) -> Drawing:
 
 
 def test_crossing_of_a_logistic_curve():
-    """Within its interval in about 95 of 100 draws, and at the truth with very many runs."""
+    """About 95 of 100 intervals contain the truth, and with very many runs the crossing is at the truth."""
     rng, true = np.random.default_rng(0), 1000.0
     samples = [true * factor for factor in FACTORS]
     chances = [1 / (1 + factor**-4) for factor in FACTORS]
@@ -120,11 +121,11 @@ def test_crossing_of_a_logistic_curve():
     assert covered >= 34
 
 
-def test_crossing_that_is_not_there():
+def test_no_crossing():
     assert half_crossing([10, 20], [0, 0], [5, 5]) is None
     assert half_crossing([10, 20], [5, 5], [5, 5]) is None
     assert half_crossing([10], [2], [5]) is None
-    assert half_crossing([10, 20], [5, 4], [5, 5]) is None  # falling: above one half all over
+    assert half_crossing([10, 20], [5, 4], [5, 5]) is None  # falling: above one half everywhere
     step = half_crossing([10, 20, 40, 80], [0, 0, 9, 9], [9] * 4)
     assert step is not None
     assert 20 < step.at < 40
@@ -138,7 +139,7 @@ def test_an_interval_goes_beyond_what_was_tried():
 
 
 def cells(words: list[str], seeds: int, chance: Any) -> pl.DataFrame:
-    """Pretended cells, of which the given share succeeds."""
+    """Return made-up cells of which the given share succeeds."""
     rows: list[dict[str, Any]] = []
     for setting in parse_grid("solve", words).settings:
         own = CellJob(setting, tuple(range(seeds))).rows()
@@ -153,7 +154,7 @@ def as_predicted(setting: Any) -> float:
 
 
 def test_phase_diagram_of_what_is_predicted():
-    """Shares that are exactly as predicted: the measured points lie on the line but for the fit's own error."""
+    """With exactly the predicted shares the measured points are on the line, up to the error of the fit."""
     words = ["n=8,16", "k=n/2", f"samples={','.join(f'{factor}x' for factor in FACTORS)}"]
     found = cells(words, 1000, as_predicted)
     drawing = drawn(found, ["n", "samples"])
@@ -177,7 +178,7 @@ def test_phase_diagram_of_what_is_predicted():
 
 
 def test_other_diagrams():
-    """Over words and in panels, without a line; and what one figure cannot show."""
+    """Diagrams over words and in panels have no line, and what one figure cannot show is refused."""
     found = cells(["n=16", "k=8", "K=8,16", "grid=1,K", "curriculum=log-icot,icot"], 4, lambda setting: 0.5)
     drawing = drawn(found, ["K", "grid", "curriculum"])
     panels = drawing.figure.axes[:2]

@@ -1,4 +1,4 @@
-"""Processes of a launcher: what it says of them, and that a refusal of one ends all of them."""
+"""Processes of a launcher: incomplete environments are refused, and a refusal in one process ends all of them."""
 
 import os
 import socket
@@ -13,9 +13,9 @@ from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.parallel.launcher import Launched, launched
 from tests.lm_runs import TINY, words
+from tests.processes import ENTRY
 
 PLACE = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-RUN = "from internalize.commands.cli import run; run()"
 
 
 @pytest.fixture(autouse=True)
@@ -65,22 +65,14 @@ def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch):
     assert not launched().first
 
 
-def together(argv: list[str], script: str = RUN) -> list[tuple[int, str]]:
-    """Start two processes as a launcher would; return the status and the messages of each."""
-    with socket.socket() as some:
-        some.bind(("", 0))
-        port = str(some.getsockname()[1])  # a free one
+def together(argv: list[str], script: str = ENTRY) -> list[tuple[int, str]]:
+    """Start two processes as a launcher would, and return the status and messages of each."""
+    with socket.create_server(("", 0)) as free:
+        port = str(free.getsockname()[1])
     started = [
         subprocess.Popen(
             [sys.executable, "-c", script, *argv],
-            env={
-                **os.environ,
-                **PLACE,
-                "MASTER_PORT": port,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "OMP_NUM_THREADS": "1",
-            },
+            env={**os.environ, **PLACE, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,7 +89,8 @@ def together(argv: list[str], script: str = RUN) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("command", ["lm train", "solve"])
 def test_when_the_first_process_is_refused_none_waits(command: str, tmp_path: Path):
-    """Only the first process looks at the run folder. Without a word from it the other one would wait for half an hour."""
+    """Only the first process looks at the run folder. Without a message from it the other one would wait for half
+    an hour."""
     out = tmp_path / "run"
     out.mkdir()
     (out / "something.txt").touch()
@@ -111,14 +104,14 @@ def test_when_the_first_process_is_refused_none_waits(command: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_refusal_in_the_midst_of_training(rank: int, tmp_path: Path):
-    """The other process waits in a sum of gradients, or of right answers."""
+def test_a_refusal_during_training(rank: int, tmp_path: Path):
+    """One process is refused while the other waits in a sum of gradients or of right answers."""
     script = (
         "import os\n"
         "from internalize.errors import InputError\n"
         "from internalize.lm.training.callback import StageCallback\n"
         "def refuse(*args, **how): raise InputError('the disk is full')\n"
-        f"if os.environ['RANK'] == '{rank}': StageCallback.exact_match = refuse\n{RUN}"
+        f"if os.environ['RANK'] == '{rank}': StageCallback.exact_match = refuse\n{ENTRY}"
     )
     ended = together(words(replace(TINY, eval_every=2), tmp_path / "run"), script)
     assert [status for status, _ in ended] == [2, 2]

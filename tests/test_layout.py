@@ -1,4 +1,4 @@
-"""The folders show the architecture: imports go one way, and every name says where it belongs."""
+"""The folders show the architecture: imports go one way, and names say where they belong."""
 
 import ast
 from collections import Counter
@@ -24,7 +24,7 @@ SAME_ROLE = {"jobs.py", "options.py", "train.py", "world.py"}
 
 
 def place(parts: tuple[str, ...]) -> str:
-    """The folder of a module, by its parts below the package: `parity.task` of parity/task/tree.py."""
+    """Return the folder of a module, given its parts below the package: `parity.task` for parity/task/tree.py."""
     folder = parts[:-1] if len(parts) > 1 else ("root",)
     if folder[0] in ("parity", "lm"):
         return ".".join(parts[:2])
@@ -32,7 +32,7 @@ def place(parts: tuple[str, ...]) -> str:
 
 
 def imports() -> set[tuple[str, str]]:
-    """Every import of one folder by another, late ones and those for types included."""
+    """Return every import of one folder by another, including late imports and those for types."""
     found: set[tuple[str, str]] = set()
     for path, module in SYNTAX.items():
         own = place(path.relative_to(HOUSE).with_suffix("").parts)
@@ -63,7 +63,7 @@ def test_the_root_is_small():
 
 
 def test_file_names_are_unique():
-    """But for equal roles in the wings, and a command or figure that presents a module."""
+    """Exceptions are equal roles in the two wings, and a command or figure that presents a module."""
     names = Counter(path.name for path in MODULES if path.name != "__init__.py")
     for name in [name for name, count in names.items() if count > 1]:
         paths = [path.relative_to(HOUSE) for path in MODULES if path.name == name]

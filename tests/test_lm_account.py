@@ -1,4 +1,4 @@
-"""Why a stage has not got on: each reason where it holds, and the next one where it does not."""
+"""Accounts of why a stage makes no progress: each reason where it holds, and the next one where it does not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from internalize.lm.probe.stalls import ABOVE, READ, accounts, read_from
 
 MADE_OF = [[], [], [1, 2]]
-"""Two steps of the question's bits, and the answer of both."""
+"""The children of each step: two steps made of the question's bits, and the answer made of both."""
 LAYERS = 3
 OWN = {1: 0, 2: 2}
 BEFORE = {2: 1}
@@ -21,7 +21,7 @@ def rows(
     pull: tuple[float, float] | None = (1.0, 1.0),
     others: float | None = 1.0,
 ) -> list[dict[str, Any]]:
-    """Of a model whose steps are read from the given layers on."""
+    """Return the rows of a model whose steps are read from the given layers on."""
     return [
         {
             "stage": stage,
@@ -53,15 +53,15 @@ def test_nothing_is_missing_and_something_is_new():
 @pytest.mark.parametrize(
     ("before", "now", "pull", "expected"),
     [
-        # In the model before both steps were there.
+        # Both steps were in the model before.
         ((1, 1, None), (1, None, None), (9.0, 9.0), {2: "lost", 3: "waiting"}),
-        # They were not, and what they are made of is in the question: nothing to wait for.
+        # Step 2 was not, and it is made of the question's bits: nothing to wait for.
         ((1, None, None), (1, None, None), (1.0, 9.0), {2: "faint", 3: "waiting"}),
         ((1, None, None), (1, None, None), (9.0, 9.0), {2: "pulled", 3: "waiting"}),
-        # The answer has both of its steps, one of them where no layer is left; and one layer below.
+        # The answer has both steps: one of them where no layer is left, or one layer below.
         ((1, 1, None), (1, LAYERS, None), (9.0, 9.0), {3: "late"}),
         ((1, 1, None), (1, LAYERS - 1, None), (9.0, 9.0), {3: "pulled"}),
-        # One child alone would not do.
+        # Both children have to be pulled.
         ((1, 1, None), (1, 1, None), (9.0, ABOVE - 0.1), {3: "faint"}),
         ((1, 1, None), (1, 1, None), (9.0, ABOVE), {3: "pulled"}),
     ],
@@ -80,7 +80,7 @@ def test_reasons(before: Any, now: Any, pull: Any, expected: dict[int, str]):
     [
         ((2 * ABOVE - 0.1, 9.0), 2.0, "faint"),
         ((2 * ABOVE, 9.0), 2.0, "pulled"),
-        ((-1.0, -1.5), -1.0, "faint"),  # neither is pulled, and others even less
+        ((-1.0, -1.5), -1.0, "faint"),  # neither child is pulled, and other keys even less
         ((0.1, 0.1), 0.0, "faint"),  # noise has a pull of 1
         ((ABOVE, ABOVE), -5.0, "pulled"),
     ],
@@ -91,7 +91,7 @@ def test_pull_is_over_that_of_others_and_over_noise(pull: tuple[float, float], o
     assert (missing["reason"], missing["pull"], missing["other_pull"]) == (reason, min(pull), others)
 
 
-def test_collapsed_is_all_that_was_read():
+def test_collapsed_means_that_every_read_step_is_lost():
     some, all_ = (
         accounts(rows(1, 2, (1, 1, None)) + rows(2, 2, now), OWN, BEFORE, MADE_OF)[-1]
         for now in ((1, None, None), (None, None, None))
@@ -100,9 +100,9 @@ def test_collapsed_is_all_that_was_read():
     assert reasons(all_) == {1: "lost", 2: "lost", 3: "waiting"}
 
 
-def test_without_the_model_before_nothing_is_said_of_it():
+def test_without_the_model_before_nothing_is_said_about_it():
     now = rows(2, 2, (1, None, None), (9.0, 9.0))
-    for before in ({}, BEFORE):  # not known; known, and not read with as much hidden
+    for before in ({}, BEFORE):  # unknown; or known, but not read with as many steps hidden
         (found,) = accounts(now, OWN, before, MADE_OF)
         assert (found["found"], found["collapsed"]) == (None, None)
         assert reasons(found) == {2: "pulled", 3: "waiting"}
@@ -110,7 +110,7 @@ def test_without_the_model_before_nothing_is_said_of_it():
 
 
 def test_the_model_before_is_the_one_that_the_stage_began_with():
-    """Stages of other numbers, tried and given up, do not count."""
+    """Stages that were tried and given up do not count."""
     own = {1: 0, 2: 1, 3: 2}
     given = rows(1, 2, (1, 1, None)) + rows(2, 2, (None, None, None)) + rows(3, 2, (1, None, None))
     (found,) = (each for each in accounts(given, own, {2: 1, 3: 1}, MADE_OF) if each["stage"] == 3)
@@ -122,19 +122,19 @@ def test_the_model_before_is_the_one_that_the_stage_began_with():
 @pytest.mark.parametrize(
     ("read", "pull", "change", "expected"),
     [
-        # A shown step that the model cannot write is no reason to wait; step 2 is hidden, and there too late.
+        # A shown step that the model cannot write is no reason to wait. Step 2 is hidden and read too late.
         ((None, LAYERS, None), (9.0, 9.0), lambda row: {"shown": float(row["step"] != 2)}, {1: "pulled", 3: "late"}),
         ((None, LAYERS, None), (9.0, 9.0), lambda row: {"shown": 1.0}, {1: "pulled", 3: "pulled"}),
-        # Layers at which a child is not there yet do not count.
+        # Layers below a child do not count.
         (
             (1, 2, None),
             (1.0, 1.0),
             lambda row: {"child_pull": [9.0, 9.0]} if 0 < row["layer"] < 3 else {},
             {3: "faint"},
         ),
-        # Late is also where nothing is asked in the layers that are left.
+        # Without pulls in the remaining layers the step is late, too.
         ((1, LAYERS - 1, None), None, lambda row: {}, {3: "late"}),
-        # The places of the children are not known.
+        # The places of the children are unknown.
         ((1, 1, None), None, lambda row: {"child_attention": None}, {3: "unknown"}),
     ],
 )

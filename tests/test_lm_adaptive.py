@@ -1,4 +1,5 @@
-"""`--method adaptive`: which stages it tries, that it goes back to the very weights, and that a resumed run does as well."""
+"""`--method adaptive`: which stages it tries, that it returns to exactly the good weights, and that a resumed run
+does the same."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from internalize.commands.cli import main
 from internalize.curriculum import Curriculum, subdivide
 from internalize.errors import InputError
 from internalize.lm.evaluation.comparison import compare
@@ -23,16 +23,17 @@ from internalize.lm.training.train import train
 from internalize.lm.training.trainer_checkpoints import GOOD, whole_checkpoints
 from internalize.storage.files import load_tensors
 from internalize.storage.runs import Run
+from tests.asking import ask
 from tests.lm_runs import TINY, assert_same_weights, content
 
 OPTIONS = ScheduleOptions(patience=6, stage_steps=9, first_steps=20, threshold=0.9)
-TARGETS = (0, 8, 12, 14)  # of a parity with k = 16
+TARGETS = (0, 8, 12, 14)  # of Log-ICoT on a parity with k = 16
 NOT_AT_ONCE = {(0, 14): 0.5}
-"""Accuracy of what is hidden after what was good."""
+"""Accuracy of hiding 14 steps after stage 0 was good."""
 
 
-def gone_through(targets: Sequence[int], accuracy: Callable[[Schedule], float]) -> Schedule:
-    """The schedule after every stage was passed or had its time, with an evaluation after every update."""
+def completed(targets: Sequence[int], accuracy: Callable[[Schedule], float]) -> Schedule:
+    """Return the schedule after every stage has passed or used its updates, with an evaluation after every update."""
     schedule = Schedule(OPTIONS, targets[-1] + 1, None, targets)
     for done in range(1, 10_000):
         schedule.advance(done, accuracy(schedule))
@@ -50,7 +51,8 @@ def advanced(
     attempts: int | None = None,
     **changes: Any,
 ) -> Schedule:
-    """The schedule after these accuracies, one an update, or after those of a function of the stage; or after so many attempts."""
+    """Return the schedule after these accuracies, one per update (or a function of the stage), or after so many
+    attempts."""
     schedule = Schedule(replace(OPTIONS, **changes), targets[-1] + 1, None, targets, chance)
     for done in range(1, 1 + (updates if callable(course) else len(course))):
         schedule.advance(done, course(schedule.attempts[-1].stage) if callable(course) else course[done - 1])
@@ -67,7 +69,7 @@ def tried(schedule: Schedule) -> list[int]:
     ("accuracies", "stages"),
     [
         ({}, [0, 14]),
-        ({0: 0.5}, [0, 14]),  # explicit CoT has no smaller removal: it has its time
+        ({0: 0.5}, [0, 14]),  # the explicit stage cannot remove less, so it uses its updates
         (NOT_AT_ONCE, [0, 14, 8, 12, 14]),
         ({**NOT_AT_ONCE, 8: 0.5}, [0, 14, 8, 4, 8, 6, 8, 7, 8, 12, 14]),
         ({**NOT_AT_ONCE, 8: 0.5, 4: 0.5, 2: 0.74}, [0, 14, 8, 4, 2, 1, 8, 5, 8, 7, 8, 12, 14]),
@@ -76,41 +78,42 @@ def tried(schedule: Schedule) -> list[int]:
     ],
 )
 def test_attempts(accuracies: dict[Any, float], stages: list[int]):
-    """What is tried if accuracy depends on the number of hidden steps and, for all of them, on what was good before."""
+    """The attempts, if accuracy depends on the number of hidden steps and, with all hidden, on the last good stage."""
     after: list[int] = []
 
     def accuracy(schedule: Schedule) -> float:
         stage = schedule.attempts[-1].stage
         after.append(stage)
-        late = stage == 14 and after.count(14) > 30  # the last stage has no end but by accuracy
+        late = stage == 14 and after.count(14) > 30  # the last stage ends by accuracy only
         return 1.0 if late else accuracies.get(stage, accuracies.get((schedule.good, stage), 1.0))
 
-    assert tried(gone_through(TARGETS, accuracy)) == stages
+    assert tried(completed(TARGETS, accuracy)) == stages
 
 
 def test_how_long_attempts_last():
-    schedule = gone_through(TARGETS, lambda now: float(now.good >= 7 or now.attempts[-1].stage not in (8, 14)))
+    schedule = completed(TARGETS, lambda now: float(now.good >= 7 or now.attempts[-1].stage not in (8, 14)))
     assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(2, 14), Attempt(8, 8), Attempt(14, 4)]
     assert schedule.attempts[4:6] == [Attempt(16, 8), Attempt(22, 6)]
     assert [update for update in range(99) if schedule.goes_back(update)] == [8, 14, 22, 30]
     never = advanced([0.0] * 199, (0, 2))
-    # 20 of the first stage, patience, all that a single step may have; then the last one, which is a single step by now
+    # 20 updates of the first stage, then patience, then all that a single step may use; the last is a single step, too
     assert never.attempts == [Attempt(0, 0), Attempt(20, 2), Attempt(26, 1), Attempt(35, 2)]
     assert never.good == 1
 
 
-def test_patience_is_with_what_gets_on():
-    """A stage that loses errors is left alone until it has not for ``patience`` updates; what only jumps up and down does not."""
+def test_progress_renews_patience():
+    """An attempt whose errors drop continues until they have not for `patience` updates. Ups and downs are no
+    progress."""
     course = [1.0, *(0.1 + 0.02 * step for step in range(20)), *([0.5, 0.46] * 10)]
     schedule = advanced(course, stage_steps=1000, attempts=3)
-    # a tenth of errors less each, from the first that is counted on: 0.12, 0.22, 0.30, 0.38 and 0.46; then 0.514 would be
+    # a tenth fewer errors each: 0.12, 0.22, 0.30, 0.38 and 0.46; 0.514 would be next
     last_gain = next(done for done, accuracy in enumerate(course, start=1) if done > 1 and accuracy > 0.45)
     assert schedule.attempts == [Attempt(0, 0), Attempt(2, 8), Attempt(last_gain + OPTIONS.patience, 4)]
     assert schedule.best == (0.0, None, schedule.attempts[-1].begins)
 
 
-def test_loss_tells_of_progress_before_an_answer_is_right():
-    """A stage whose loss falls by a tenth now and then is left alone; once it does not, patience begins to run."""
+def test_falling_loss_is_progress():
+    """An attempt whose loss now and then drops by a tenth continues. Once it stops dropping, patience begins to run."""
     schedule = Schedule(replace(OPTIONS, stage_steps=1000), 9, None, (0, 4, 8))
     schedule.advance(1, 1.0, 0.1)
     losses = [2 * 0.95**step for step in range(40)] + [0.26] * 20
@@ -118,7 +121,7 @@ def test_loss_tells_of_progress_before_an_answer_is_right():
         schedule.advance(done, 0.0, loss)
         if len(schedule.attempts) == 3:
             break
-    # of 0.95, 0.9025, 0.857, …, every third is a tenth less than the last that was counted
+    # of 0.95, 0.9025, 0.857, … every third is a tenth below the last one counted
     last_gain = 3 + max(step for step in range(0, 40, 3) if losses[step] > 0.26)
     assert schedule.attempts[1:] == [Attempt(2, 8), Attempt(last_gain + OPTIONS.patience, 4)]
     assert Best(0.5, None, 7).after(9, 0.5, 0.85) == (0.5, 0.85, 7)
@@ -128,16 +131,17 @@ def test_loss_tells_of_progress_before_an_answer_is_right():
 
 
 def test_nothing_is_given_up_at_its_first_evaluation():
-    """Evaluated less often than patience lasts: whether an attempt gets on takes two evaluations of it."""
+    """If evaluations are rarer than patience lasts, progress still takes two evaluations of an attempt to judge."""
     schedule = Schedule(replace(OPTIONS, stage_steps=1000), 9, None, (0, 4, 8))
     for done in range(1, 60, 2 * OPTIONS.patience):
         schedule.advance(done, float(done == 1), 0.5)
-    # evaluated at 1, 13, 25, …: everything at once is given up at the second, half of it likewise
+    # evaluated at 1, 13, 25, …: each attempt is given up at its second evaluation
     assert schedule.attempts[1:4] == [Attempt(2, 8), Attempt(26, 4), Attempt(50, 2)]
 
 
-def test_what_is_nearly_there_is_not_given_up():
-    """When its updates are over its stage counts as good, as in Log-ICoT; what is not nearly there is then given up, too."""
+def test_a_nearly_good_stage_passes():
+    """A stage that is nearly as good as the last good one passes when its updates are used up, as in Log-ICoT. Any
+    other is given up."""
     for course, then in (
         ([0.95, 0.96, 0.94, 0.957, 0.962, 0.95, 0.966, 0.96], 8),
         ([0.1 * step for step in range(8)], 2),
@@ -148,29 +152,30 @@ def test_what_is_nearly_there_is_not_given_up():
 
 def test_patience_beyond_the_updates_of_a_stage():
     schedule = advanced([1.0, *[0.0] * 63], (0, 2), patience=50)
-    # the last stage may have any number, so it has all that patience allows; the other what a stage may have
+    # the last stage may use any number of updates, so patience ends it; the other one uses all that a stage may
     assert schedule.attempts == [Attempt(0, 0), Attempt(2, 2), Attempt(52, 1), Attempt(61, 2)]
     lasts = advanced([1.0, *[0.8] * 97], (0, 2), patience=50)
     assert lasts.attempts == [Attempt(0, 0), Attempt(2, 2)]  # nearly there, and no stage comes after it
 
 
 @pytest.mark.parametrize(("explicit", "then"), [(0.5, Attempt(35, 8)), (0.6, Attempt(33, 2))])
-def test_what_can_be_expected_of_a_hard_task(explicit: float, then: Attempt):
-    """A stage is judged by what the one before it came to: 0.4 is nearly all of 0.5, and not of 0.6."""
+def test_a_stage_is_judged_by_the_one_before(explicit: float, then: Attempt):
+    """A stage is judged by the accuracy of the stage before it: 0.4 is nearly all of 0.5, but not of 0.6."""
     schedule = advanced(lambda stage: {0: explicit, 8: 0.05}.get(stage, 0.4), updates=35)
     assert schedule.attempts[:4] == [Attempt(0, 0), Attempt(20, 8), Attempt(26, 4), then]
 
 
 @pytest.mark.parametrize("explicit", [0.0, 0.48, 0.52])
-def test_what_was_never_learned_is_no_measure(explicit: float):
-    """Where the explicit stage ends at chance, a stage that is at chance as well has not nearly got there."""
+def test_an_explicit_stage_at_chance_is_no_measure(explicit: float):
+    """If the explicit stage ends at chance, a later stage at chance has not nearly reached it."""
     schedule = advanced(lambda stage: 0.5 if stage else explicit, chance=0.5, updates=59)
     assert tried(schedule)[:4] == [0, 8, 4, 2]
 
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 3), max_size=20), st.data())
 def test_any_course(length: int, levels: list[int], data: st.DataObject):
-    """Whatever accuracies say: it comes to its end, no removal is smaller than a step, and none goes behind the last good one."""
+    """Whatever the accuracies, the schedule ends, no removal is smaller than a step, and none goes behind the last
+    good stage."""
     known = sorted(levels) or None
     own = Curriculum("log-icot").stages(len(levels) + 1 if known else length, known)
     targets = subdivide([[len(stage.hidden) for stage in own]])
@@ -186,7 +191,7 @@ def test_any_course(length: int, levels: list[int], data: st.DataObject):
         goods.append(schedule.good)
         return next(outcomes, 1.0)
 
-    schedule = gone_through(targets, accuracy)
+    schedule = completed(targets, accuracy)
     assert goods == sorted(goods)
     assert tried(schedule)[-1] == targets[-1]
     assert all(stage in range(targets[-1] + 1) for stage in tried(schedule))
@@ -196,29 +201,32 @@ def test_any_course(length: int, levels: list[int], data: st.DataObject):
 
 @given(st.integers(1, 40))
 def test_best_and_worst_course(length: int):
-    """With everything passed it hides all at once; with nothing but single steps it passes linear ICoT's stages."""
+    """If everything passes, all steps are hidden at once. If only single steps pass, the stages are those of linear
+    ICoT."""
     log = [len(stage.hidden) for stage in Curriculum("log-icot").stages(length)]
     targets = subdivide([log])
-    assert tried(gone_through(targets, lambda schedule: 1.0)) == sorted({0, length - 1})
+    assert tried(completed(targets, lambda schedule: 1.0)) == sorted({0, length - 1})
     at_once = length - 1
-    after = gone_through(targets, lambda now: float(now.good > 0 or now.attempts[-1].stage < at_once or len(log) < 3))
+    after = completed(targets, lambda now: float(now.good > 0 or now.attempts[-1].stage < at_once or len(log) < 3))
     assert tried(after) == ([0, at_once, *log[1:]] if len(log) > 2 else log)
-    worst = gone_through(targets, lambda now: float(now.attempts[-1].stage - now.good == 1))
+    worst = completed(targets, lambda now: float(now.attempts[-1].stage - now.good == 1))
     passed = [a for a, b in zip(tried(worst), [*tried(worst)[1:], length], strict=True) if b > a]
     assert passed == list(range(length))
 
 
-# Runs with pretended accuracy: removals of at most two steps are good. Stages hide 0 … 6 steps, Log-ICoT's 0, 4 and 6.
+# Runs with made-up accuracy: removals of at most two steps pass. Stages hide 0 … 6 steps, those of Log-ICoT 0, 4 and 6.
 
 RUN = replace(
     TINY, method="adaptive", data="parity:n=8,k=8", advance="accuracy", eval_every=2, patience=4, steps=22, batch=4
 )
 GOES_BACK = (7, 11)
-"""Evaluated after 2, passed; six hidden from 3 on; evaluated after 4 and 6, given up; then the same with four."""
+"""Updates that begin at earlier weights: six hidden from 3 on, given up after 6; then four hidden, given up after
+10.
+"""
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+def made_up_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     def accuracy(self: StageCallback, model: Any, stage: int, args: Any = None) -> float:
         return float(stage - self.schedule.good <= 2)
 
@@ -230,7 +238,7 @@ Watch = Callable[[int, Any, torch.optim.Optimizer], None]
 
 
 def watch_updates(monkeypatch: pytest.MonkeyPatch, before: Watch, after: Watch) -> None:
-    """Look at the model before and after what the callback does at the beginning of every update."""
+    """Call functions before and after what the callback does at the beginning of every update."""
     event = StageCallback.on_step_begin
 
     def watched(self: StageCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -241,8 +249,8 @@ def watch_updates(monkeypatch: pytest.MonkeyPatch, before: Watch, after: Watch) 
     monkeypatch.setattr(StageCallback, "on_step_begin", watched)
 
 
-@pytest.mark.usefixtures("pretended")
-def test_goes_back_to_the_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.usefixtures("made_up_accuracy")
+def test_returns_to_the_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     came: dict[int, dict[str, torch.Tensor]] = {}
     went: dict[int, tuple[dict[str, torch.Tensor], int]] = {}
 
@@ -267,14 +275,14 @@ def test_goes_back_to_the_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path
         torch.testing.assert_close(went[update][0], came[2], rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("pretended")
+@pytest.mark.usefixtures("made_up_accuracy")
 @pytest.mark.parametrize(
     ("changes", "moments"), [({}, (6, 7, 8)), ({"lora_rank": 2, "accumulate": 2}, (6,))], ids=["all", "lora"]
 )
 def test_killed_around_a_step_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], moments: tuple[int, ...]
 ):
-    """Same bits, whether it was killed when a stage had been given up, before it was gone back, or after."""
+    """A run that is killed when a stage has been given up, before or after it returns, ends bit-for-bit identical."""
     options = replace(RUN, steps=12, **changes)
     train(options, 0, Run(tmp_path / "left-alone"))
     for moment in moments:
@@ -294,12 +302,12 @@ def test_killed_around_a_step_back(
         assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
 
 
-@pytest.mark.usefixtures("pretended")
+@pytest.mark.usefixtures("made_up_accuracy")
 @pytest.mark.parametrize(("method", "kept"), [("log-icot", range(0)), ("adaptive", range(2, 14))])
-def test_nothing_is_kept_that_is_not_needed(
+def test_good_weights_are_kept_only_where_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: Any, kept: Sequence[int]
 ):
-    """Weights to go back to are in the checkpoints of those updates after which one may have to."""
+    """Only checkpoints after which training may have to return contain the good weights."""
     found: list[int] = []
 
     def look(update: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -312,14 +320,16 @@ def test_nothing_is_kept_that_is_not_needed(
 
 
 def test_loss_is_measured_where_a_stage_may_be_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """The model's own, on what is held out; it is in the metrics."""
+    """The held-out loss is in the metrics where a stage may be given up. If it is nan, training ends."""
     monkeypatch.setattr(StageCallback, "exact_match", lambda *_: 1.0)
     run = Run(tmp_path / "run")
     train(replace(RUN, steps=8, threshold=1.0), 0, run)
     explicit, first, *others = run.metrics()
     assert (explicit["stage"], first["stage"]) == (1, 7)
     assert 0.5 < first["held_out_loss"] < 4  # of six tokens
-    assert not any("held_out_loss" in line for line in (explicit, *others))  # nowhere to go back to; passed
+    assert not any(
+        "held_out_loss" in line for line in (explicit, *others)
+    )  # the explicit stage cannot go back, the others passed
     monkeypatch.setattr(StageCallback, "held_out_loss", lambda *_: float("nan"))
     with pytest.raises(InputError, match="the loss is nan after 4 updates"):
         train(replace(RUN, steps=8, threshold=1.0), 0)
@@ -346,8 +356,8 @@ def test_restore_weights_changes_what_is_trained_only():
     torch.testing.assert_close(below.weight, frozen, rtol=0, atol=0)
 
 
-def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Rows beside other methods', and a model that `lm eval` can ask with every number of steps shown."""
+def test_compared_and_asked(tmp_path: Path):
+    """`lm compare` has a row for adaptive, and `lm eval` can show any number of steps to its model."""
     options = replace(RUN, threshold=1.0, first_steps=4, stage_steps=4, steps=16, budgets="never")
     rows = compare(options, ["log-icot", "adaptive"], [0], ["steps", "tokens"], out=tmp_path)
     log, adaptive = (row.to_json() for row in rows[:2])
@@ -359,10 +369,10 @@ def test_compared_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     written = json.loads(config.read_text())
     assert written.pop("targets") == [0, 1, 2]
     config.write_text(json.dumps(written))
-    assert PromptSpec.read(config.parent).targets == (0, 1, 2)  # as models had it that were written before
+    assert PromptSpec.read(config.parent).targets == (0, 1, 2)  # as in models of earlier versions
     for wrong in ([], [0, 1], [1, 2], [0, 2, 1], [0, 3]):
         config.write_text(json.dumps({**written, "targets": wrong}))
         with pytest.raises(InputError, match="do not go from 0 up to 2"):
             PromptSpec.read(config.parent)
-    assert main(["lm", "eval", "--model", adaptive["runs"][0], "--examples", "8", "--stages", "all", "--json"]) == 0
-    assert [row["hidden"] for row in json.loads(capsys.readouterr().out)["stages"]] == list(range(7))
+    stages = ask(f"lm eval --model {adaptive['runs'][0]} --examples 8 --stages all")["stages"]
+    assert [row["hidden"] for row in stages] == list(range(7))

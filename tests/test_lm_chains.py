@@ -1,4 +1,4 @@
-"""lm/stages/chains.py: examples in tokens, with a word tokenizer and with a byte-level one, and answers read back."""
+"""lm/stages/chains.py: examples in tokens of a word tokenizer and of a byte-level one, and answers read back."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ EXAMPLES = [SUM, WORDS, Example("1", (), "é 1")]
 
 
 def byte_tokenizer(*, begin: bool) -> Any:
-    """A byte-level BPE tokenizer like GPT-2's (or, with a begin token before every text, like Llama's), of a few lines."""
+    """Train a small byte-level BPE tokenizer like GPT-2's or, with a begin token before every text, like Llama's."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
@@ -49,7 +49,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def test_pieces(tokenizer):
-    """question || steps #### answer and the end token, every piece the same whatever stands beside it."""
+    """A chain is question || steps #### answer and the end token, and every piece has the same tokens beside any
+    other."""
     text = TextFormat(tokenizer)
     for example, chain in zip(EXAMPLES, text.chains(EXAMPLES), strict=True):
         begin = [tokenizer.bos_token_id] if tokenizer("x")["input_ids"][0] == tokenizer.bos_token_id else []
@@ -62,13 +63,13 @@ def test_pieces(tokenizer):
         assert chain.levels == example.levels
         whole = [token for part in (chain.prompt, *chain.units, chain.answer) for token in part]
         assert len(chain) == len(whole)
-        if begin or tokenizer.bos_token_id is None:  # what the tokenizer itself makes of the whole line
+        if begin or tokenizer.bos_token_id is None:  # the tokens of the whole line
             line = " ".join((f"{example.question} ||", *example.steps, f"#### {example.answer}"))
             assert tokenizer(line)["input_ids"] == whole[:-1]
 
 
 def test_tokens_as_units(tokenizer):
-    """Each token for itself, with the level of its step."""
+    """Each token is a unit with the level of its step."""
     [by_step] = TextFormat(tokenizer).chains([SUM])
     [by_token] = TextFormat(tokenizer, "token").chains([SUM])
     assert by_token.units == tuple((token,) for unit in by_step.units for token in unit)
@@ -79,7 +80,7 @@ def test_tokens_as_units(tokenizer):
 
 
 def test_answers_are_read_back(tokenizer):
-    """An answer, its punctuation and accents are what was written, with or without the steps before it."""
+    """An answer is read as it was written, with its punctuation and accents, with or without steps before it."""
     text = TextFormat(tokenizer)
     for example, chain in zip(EXAMPLES, text.chains(EXAMPLES), strict=True):
         steps = [token for unit in chain.units for token in unit]
@@ -94,7 +95,7 @@ def test_answers_are_read_back(tokenizer):
 
 @given(st.lists(st.text(min_size=1, max_size=8).filter(lambda word: word.strip()), min_size=1, max_size=3))
 def test_any_text_survives_bytes(words: list[str]):
-    """Byte-level tokens can write every answer that has no separator or special token in it."""
+    """Byte-level tokens can write every answer without a separator or special token."""
     answer = " ".join(" ".join(words).split())
     assume(not any(mark in answer for mark in ("####", "<s>", "</s>")))
     chain = BYTES.chains([Example("1", ("2",), answer)])[0]
@@ -105,7 +106,7 @@ BYTES = TextFormat(byte_tokenizer(begin=False))
 
 
 def test_saved_tokenizer(tokenizer, tmp_path: Path):
-    """A tokenizer that we wrote loads with nothing of ours, and gives the same tokens."""
+    """A saved tokenizer loads without our code and gives the same tokens."""
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     before, after = TextFormat(tokenizer), TextFormat(loaded)
@@ -115,7 +116,8 @@ def test_saved_tokenizer(tokenizer, tmp_path: Path):
 
 
 def test_word_tokenizer():
-    """One token a word; the vocabulary does not depend on the examples' order; a new word is unknown."""
+    """A word is one token, an unknown word is [UNK], and the vocabulary does not depend on the order of the
+    examples."""
     tokenizer = word_tokenizer(EXAMPLES)
     assert tokenizer.get_vocab() == word_tokenizer(reversed(EXAMPLES)).get_vocab()
     words = {w for e in EXAMPLES for part in (e.question, *e.steps, e.answer) for w in part.split()}
@@ -124,7 +126,7 @@ def test_word_tokenizer():
 
 
 class Counting:
-    """A tokenizer that counts what it is given."""
+    """A tokenizer that records what it is given."""
 
     def __init__(self) -> None:
         self.tokenizer = word_tokenizer(EXAMPLES)
@@ -139,7 +141,7 @@ class Counting:
 
 
 def test_pieces_are_kept(monkeypatch: pytest.MonkeyPatch):
-    """Nothing is tokenized twice, until there is too much of it; the chains are the same throughout."""
+    """Nothing is tokenized twice while the cache has room, and the chains are the same in any case."""
     counting = Counting()
     text = TextFormat(counting)
     fresh = TextFormat(word_tokenizer(EXAMPLES)).chains(EXAMPLES)
@@ -157,7 +159,8 @@ def test_pieces_are_kept(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_slot_token():
-    """By default the padding token or else the end token; or any other that is one token, as the tokenizer or a user writes it."""
+    """The slot is the padding token or, without one, the end token; or any single token, written as the tokenizer
+    or a user writes it."""
     words, text = word_tokenizer(EXAMPLES), TextFormat(byte_tokenizer(begin=False))
     assert TextFormat(words).slot == TextFormat(words).pad == words.pad_token_id
     assert TextFormat(words, slot_token="Bob").slot == words.get_vocab()["Bob"]

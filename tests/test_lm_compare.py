@@ -1,12 +1,8 @@
-"""`lm compare`: derived schedules, equal tokens, and a comparison that is stopped, crashes and goes on."""
+"""`lm compare`: derived schedules, equal tokens, and comparisons that are interrupted, partly refused and resumed."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,35 +15,25 @@ from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
 from internalize.lm.evaluation.comparison import MethodCost, TooFewSteps, compare, measure_costs, plan_settings
-from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.schedule import Schedule
 from internalize.parallel.interrupt import Interrupted
-from internalize.storage.runs import Run, find_runs
+from internalize.storage.runs import Run
+from tests.lm_runs import TINY as BASE
+from tests.tiny import finish_times
 
-TINY = LmTrainOptions(
-    data="parity:n=6,k=4",
-    method="log-icot",
-    layers=1,
-    width=8,
-    heads=2,
-    steps=40,
-    batch=4,
-    advance="steps",
-    removal="delete",
-    warmup=2,
-    eval_every=20,
-    eval_examples=4,
-    test_examples=8,
-    budgets="never",
-)
+TINY = replace(
+    BASE, width=8, steps=40, batch=4, stage_steps=1000, removal="delete", warmup=2, eval_every=20, eval_examples=4,
+    test_examples=8, budgets="never",
+)  # fmt: skip
 PARITY = replace(TINY, data="parity:n=16,k=8", removal="pad", steps=1200, batch=128)
 
 
-# Schedules, derived
+# Derived schedules
 
 
 def test_golden_schedules():
-    """1 200 updates: 300 explicit, 600 of the other 900 shared by the removals: 6 of icot, 2 of log-icot."""
+    """Of 1 200 updates 300 are explicit, and 600 of the other 900 are shared by the removals: 6 of icot, 2 of
+    log-icot."""
     methods = ("none", "cot", "icot", "icot-steps", "log-icot", "pause")
     found = plan_settings(measure_costs(PARITY, methods), ("steps", "tokens"), PARITY.steps)
     derived = {s.method: (s.stages, s.stage_steps) for s in found if s.budget == "steps"}
@@ -65,7 +51,7 @@ def test_golden_schedules():
 
 @st.composite
 def costs(draw: st.DrawFn, advance: Any = "steps") -> MethodCost:
-    """Any schedule on chains of any lengths."""
+    """Draw any schedule on chains of any lengths."""
     stages = draw(st.integers(1, 12))
     lengths = tuple(draw(st.lists(st.integers(1, 60), min_size=stages, max_size=stages)))
     method = draw(st.sampled_from(["icot", "log-icot"]))
@@ -77,7 +63,7 @@ def costs(draw: st.DrawFn, advance: Any = "steps") -> MethodCost:
 
 @given(st.lists(costs(), min_size=1, max_size=4), st.integers(1, 400))
 def test_every_curriculum_ends_within_the_budget(some: list[MethodCost], steps: int):
-    """Or the number that is asked for instead is enough, and one less is not."""
+    """If steps are too few, the number in the message is enough, and one less is not."""
     try:
         found = plan_settings(some, ("steps", "tokens"), steps)
     except TooFewSteps:
@@ -97,7 +83,7 @@ def test_every_curriculum_ends_within_the_budget(some: list[MethodCost], steps: 
 
 @given(costs(), costs(), st.integers(100, 2000))
 def test_equal_tokens(one: MethodCost, other: MethodCost, steps: int):
-    """Expected tokens agree up to what one update more or less makes: its own tokens, and stages that begin later by one."""
+    """Expected tokens agree up to one update: its own tokens, and those of stages that begin one update later."""
     try:
         tokens = one.tokens(steps, steps)
         found = other.steps(tokens, steps)
@@ -127,12 +113,9 @@ def test_scaled_where_accuracy_or_epochs_decide():
 # Whole comparisons
 
 
-def written(out: Path) -> dict[Path, int]:
-    return {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out) if run.finished}
-
-
 def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """From the command: a run whose folder is in use is named, the others are made; --resume makes what is missing."""
+    """A run whose folder is in use is named and the others are trained. With --resume only the missing one is
+    trained."""
     out = tmp_path / "out"
     methods = ("log-icot", "cot", "none")
     options = PlanOptions(**vars(replace(TINY, method="icot")))
@@ -151,7 +134,7 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "in use by another process" in failed["reason"]
     assert f"internalize: {failed['run']}: {failed['reason']}" in said.err
     assert re.search(r"lm compare parity:n=6,k=4: (\d+)/\1  5/5 runs", said.err)
-    before = written(out)
+    before = finish_times(out)
     assert len(before) == 4
 
     with pytest.raises(InputError, match="this run is already finished; add --resume"):
@@ -159,14 +142,14 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(InputError, match="seed-3 holds another run: its lr is 0.001, not 0.01"):
         replace(command, options=replace(options, lr=0.01), resume=True)()
 
-    left = next(iter(before)) / "checkpoint"  # as by a kill between the result and the tidying
+    left = next(iter(before)) / "checkpoint"  # as after a kill between writing the result and tidying
     (left / "checkpoint-3").mkdir(parents=True)
     assert replace(command, resume=True, json=False)() == 0
     assert not left.exists()
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 7
     assert table[1].split()[:2] == ["steps", "log-icot"]
-    after = written(out)
+    after = finish_times(out)
     assert len(after) == 5
     assert before.items() <= after.items()
     stored = json.loads((out / "rows.json").read_text())["rows"]
@@ -182,7 +165,7 @@ def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_stopped_and_continued(tmp_path: Path):
-    """Ctrl-C between two evaluations: saved, and the way to go on is said; the same command goes on from there."""
+    """Ctrl-C between two evaluations saves the run and says how to resume, and the same command then continues it."""
     out, long = tmp_path / "out", replace(TINY, eval_every=2)
 
     def again(report: Any = lambda *_: None) -> Any:
@@ -190,72 +173,13 @@ def test_stopped_and_continued(tmp_path: Path):
 
     with pytest.raises(Interrupted, match=f"the same command with --out {out} --resume continues"):
         again(lambda done, total, seen: signal.raise_signal(signal.SIGINT) if done == 42 else None)
-    before = written(out)
+    before = finish_times(out)
     assert [path.name for path in before] == ["seed-0"]
     assert [path.name for path in (out / "steps/cot/seed-1/checkpoint").iterdir()] == ["checkpoint-3"]
     (row,) = again()
     assert len(row.runs) == 2
-    assert before.items() <= written(out).items()
+    assert before.items() <= finish_times(out).items()
     assert [m["step"] for m in Run(out / "steps/cot/seed-1").metrics()] == list(range(2, 41, 2))
-
-
-# Many processes
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from internalize.lm.evaluation.comparison import compare
-from tests.test_lm_compare import TINY, replace
-
-if __name__ == "__main__":
-    compare(replace(TINY, steps=20_000, eval_every=5), ["cot"], range(3), ["steps"], out=Path(sys.argv[1]), jobs=2)
-"""
-
-
-@pytest.mark.slow
-def test_killed_parent(tmp_path: Path):
-    """kill -9: its processes save, end by themselves and let go of their folders."""
-    (tmp_path / "small.py").write_text(SCRIPT)
-    out, environment = tmp_path / "out", {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, str(tmp_path / "small.py"), str(out)], env=environment)
-    runs = [Run(out / f"steps/cot/seed-{seed}") for seed in range(2)]
-    wait_until(lambda: all(run.metrics() for run in runs))
-    process.kill()
-    process.wait(timeout=60)
-    wait_until(lambda: all(list(run.path.glob("checkpoint/*/internalize.json")) for run in runs))
-
-    def let_go() -> bool:
-        try:
-            for run in runs:
-                with run.locked():
-                    pass
-        except InputError:
-            return False
-        return True
-
-    wait_until(let_go)
-    assert not any(run.finished for run in runs)
-
-
-@pytest.mark.slow
-def test_processes_make_the_same_runs(tmp_path: Path):
-    """Two at once or one after another: the same results but for the time they take."""
-
-    def made(jobs: int) -> list[dict[str, Any]]:
-        out = tmp_path / str(jobs)
-        rows = compare(TINY, ["log-icot", "none"], [0], out=out, jobs=jobs)
-        return [{key: value for key, value in row.to_json().items() if key not in ("seconds", "runs")} for row in rows]
-
-    assert made(1) == made(2)
-
-
-def wait_until(true: Any) -> None:
-    for _ in range(1200):
-        if true():
-            return
-        time.sleep(0.1)
-    raise AssertionError("not in two minutes")
 
 
 # Refusals

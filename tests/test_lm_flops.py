@@ -1,4 +1,4 @@
-"""What a model costs: parameters and operations, against torch's own count and by hand."""
+"""Parameters and operations of a model, against torch's own counts and by hand."""
 
 from dataclasses import replace
 from typing import Any

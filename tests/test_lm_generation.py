@@ -1,4 +1,4 @@
-"""Generated answers: alone or in a batch the same, read as they are written, counted exactly."""
+"""Generated answers: the same alone and in a batch, read as they are written, counted exactly."""
 
 from typing import Any
 
@@ -27,13 +27,14 @@ def test_a_batch_gives_what_one_at_a_time_gives(name, curriculum, capfd):
         alone = [_generate(model, TEXT, stages, [chain], stage, 8, None)[0] for chain in CHAINS]
         assert together == alone
         assert len({tuple(row) for row in together}) > 1 or curriculum == "pad"
-    assert capfd.readouterr() == ("", "")  # transformers had nothing to warn of
+    assert capfd.readouterr() == ("", "")  # transformers gave no warning
 
 
 @pytest.mark.parametrize("curriculum", CURRICULA)
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_generated_tokens_are_those_of_a_full_pass_with_the_positions_of_training(name, curriculum):
-    """Feed prompt and generated tokens at once, with positions as `TextStages.sequence` has them: greedy at every place."""
+def test_generated_tokens_are_those_of_a_full_pass(name, curriculum):
+    """A full pass over prompt and generated tokens, with the positions of `TextStages.sequence`, is greedy at every
+    place."""
     model, stages = make(name), measured(CURRICULA[curriculum])
     options = stages.options
     for stage in (0, 2, stages.last):
@@ -41,7 +42,7 @@ def test_generated_tokens_are_those_of_a_full_pass_with_the_positions_of_trainin
         for chain, new in zip(CHAINS, _generate(model, TEXT, stages, CHAINS, stage, 10, None), strict=True):
             tokens = [*stages.prompt(chain, stage).tokens, *new]
             start = len(tokens) - len(new)
-            if options.side == "right" and stage < stages.last:  # the gap comes before the answer, once it is written
+            if options.side == "right" and stage < stages.last:  # the gap is before the answer
                 start += new.index(chain.answer[0]) if chain.answer[0] in new else len(new)
             positions = [i + gap * (i >= start) for i in range(len(tokens))]
             with torch.no_grad():
@@ -80,7 +81,7 @@ def test_adapters_are_generated_with():
     assert (answers.answers, answers.generated_tokens) == (again.answers, again.generated_tokens)
 
 
-def test_too_few_positions_cut_off_the_one_and_not_its_neighbours():
+def test_too_few_positions_cut_off_only_the_long_chain():
     stages = measured(CURRICULA["delete"])
     short = max(len(chain.prompt) for chain in CHAINS) + 1  # room to write two tokens after the longest prompt
     roomy, tight = make("gpt2"), make("gpt2", n_positions=short)
@@ -97,8 +98,8 @@ def test_too_few_positions_cut_off_the_one_and_not_its_neighbours():
     assert none.generated_tokens == 0
 
 
-def test_what_a_stage_has_no_room_for_is_counted_at_that_stage():
-    """With --removal delete a chain that is shown takes more positions than one that is not."""
+def test_chains_without_room_are_counted_per_stage():
+    """With --removal delete a shown chain takes more positions than a hidden one."""
     stages = measured(CURRICULA["delete"])
     whole, answered = (
         [len(stages.sequence(chain, stages.hidden_units(chain, stage), 0).tokens) for chain in CHAINS]
@@ -119,8 +120,8 @@ LEVELED = [
 ]
 
 
-def test_a_chain_may_show_steps_where_the_longest_is_hidden(monkeypatch: pytest.MonkeyPatch):
-    """Of chains whose steps and levels differ, one that writes what is true is right at every stage."""
+def test_a_short_chain_may_show_steps_when_the_longest_is_hidden(monkeypatch: pytest.MonkeyPatch):
+    """A model that writes the truth is right at every stage, also for chains with different steps and levels."""
     text = TextFormat(word_tokenizer(LEVELED))
     stages = TextStages.measure(CurriculumOptions("log-icot"), text.chains(LEVELED), text.slot)
     assert stages.hidden == (0, 3, 4, 4)
@@ -157,7 +158,7 @@ def test_the_model_is_left_in_the_mode_it_was_in():
     assert not model._forward_pre_hooks
 
 
-def test_weights_that_are_not_finite_give_wrong_answers_and_no_crash():
+def test_nan_weights_give_wrong_answers_and_no_crash():
     model = make("gpt2")
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
@@ -173,12 +174,12 @@ def test_weights_that_are_not_finite_give_wrong_answers_and_no_crash():
     [
         ("#### x y [EOS]", "x y", "x y"),
         ("#### x y", "x y", "x y"),  # no end token
-        ("#### x [EOS] #### y", "x", "x"),  # what follows the end is not said
-        ("u v #### x [EOS]", "x", None),  # steps were written, though all were to be hidden
+        ("#### x [EOS] #### y", "x", "x"),  # text after the end is ignored
+        ("u v #### x [EOS]", "x", None),  # steps were written although all are hidden
         ("#### x #### y [EOS]", "y", None),
         ("x y [EOS]", None, None),
         ("#### [EOS]", "", ""),
-        ("#### [PAD] x [EOS]", "[PAD] x", "[PAD] x"),  # a special token is a mistake, not something to overlook
+        ("#### [PAD] x [EOS]", "[PAD] x", "[PAD] x"),  # a special token is a mistake and not skipped
         ("[PAD] #### x [EOS]", "x", None),
         ("[EOS]", None, None),
     ],

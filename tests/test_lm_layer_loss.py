@@ -20,7 +20,7 @@ SIZES: dict[str, Any] = {
     "llama": COMMON,
     "gpt_neox": COMMON,
     "opt": {**COMMON, "ffn_dim": 32, "word_embed_proj_dim": 16},
-    # These two have a norm of such a name in every layer as well.
+    # The next two also have a norm of such a name in every layer.
     "biogpt": COMMON,
     "xglm": {"num_layers": 3, "d_model": 16, "ffn_dim": 32, "attention_heads": 2, "activation_dropout": 0.0},
 }
@@ -47,8 +47,8 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_without_weight_it_is_the_models_own(kind: str, batch: dict[str, torch.Tensor]):
-    """And the norm that it finds is the one before the head."""
+def test_weight_0_is_the_models_own_loss(kind: str, batch: dict[str, torch.Tensor]):
+    """With weight 0 the loss is the model's own, and the norm that is found is the one before the head."""
     model = made(kind)
     loss, seen = LayeredLoss(model, 0.0), []
     handle = loss.norm.register_forward_hook(lambda module, given, result: seen.append(result))
@@ -94,14 +94,14 @@ def test_a_model_without_such_a_norm():
         def get_output_embeddings(self) -> nn.Module:
             return nn.Linear(2, 2)
 
-    with pytest.raises(InputError, match="Bare has none by the names ln_f, .*take --layer-loss 0"):
+    with pytest.raises(InputError, match="Bare has none of the names ln_f, .*use --layer-loss 0"):
         LayeredLoss(Bare(), 1.0)
-    with pytest.raises(InputError, match="OPTForCausalLM has none by the names"):  # those in its layers are not it
+    with pytest.raises(InputError, match="OPTForCausalLM has none of the names"):  # norms in its layers do not count
         LayeredLoss(made("opt", do_layer_norm_before=False), 1.0)
 
 
 def test_weights_in_half_precision(batch: dict[str, torch.Tensor]):
-    """Adapters in mixed precision stand beside weights that stay as they are in their file; states come in float32."""
+    """In mixed precision the weights stay as they are in their file while the states are float32."""
     model = made("gpt2").to(torch.bfloat16)
     outputs = model(**batch, output_hidden_states=True)
     loss = LayeredLoss(model, 1.0)
@@ -111,16 +111,15 @@ def test_weights_in_half_precision(batch: dict[str, torch.Tensor]):
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_bad_weight(value: float):
+def test_wrong_weights_are_refused(value: float):
     with pytest.raises(InputError, match="layer_loss="):
         LmTrainOptions(layer_loss=value)
 
 
-@pytest.mark.parametrize(
-    ("hidden_loss", "supervised"), [(1.0, 2 + 3), (0.0, 3)]
-)  # two slots; answer, its separator, the end
+@pytest.mark.parametrize(("hidden_loss", "supervised"), [(1.0, 2 + 3), (0.0, 3)])  # slots; separator, answer, end
 def test_held_out_loss_is_that_of_each_example(hidden_loss: float, supervised: int):
-    """In batches as one by one, with the loss on slots if training has it; the model goes on training."""
+    """The loss is the same in batches and one by one, includes slots if training does, and leaves the model in
+    training mode."""
     options = LmTrainOptions(data="parity:n=8,k=4", layers=1, width=8, heads=2, hidden_loss=hidden_loss)
     work = Internalization(options)
     torch.manual_seed(0)

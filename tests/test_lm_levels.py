@@ -1,4 +1,4 @@
-"""Where levels come from: equations, the data, or nowhere."""
+"""Levels come from equations, from the data, or do not exist."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def test_graph_levels(chain: str, levels: tuple[int, ...] | None):
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=8))
 def test_graph_levels_against_dependencies(uses: list[list[int]]):
-    # Step i has a result of its own, 1000 + i, and adds the results of the earlier steps it uses.
+    # Step i has the result 1000 + i and adds the results of the earlier steps that it uses.
     used = [sorted({j for j in js if j < i}) for i, js in enumerate(uses)]
     steps = [f"<<{'+'.join(['7', *(str(1000 + j) for j in js)])}={1000 + i}>>" for i, js in enumerate(used)]
     levels = graph_levels(steps)
@@ -62,7 +62,7 @@ def test_graph_levels_against_dependencies(uses: list[list[int]]):
 PLAIN, LEVELLED = Example("q", ("b", "c"), "2"), Example("q", ("b", "c", "d"), "2", (2, 1, 2))
 
 
-def test_auto_takes_the_first_that_there_is():
+def test_auto_takes_the_first_possible_source():
     assert resolve_levels([LEVELLED], "auto") == ("given", [Example("q", ("c", "b", "d"), "2", (1, 2, 2))])
     assert resolve_levels([DUCKS], "auto") == ("graph", [dataclasses.replace(DUCKS, levels=(1, 2))])
     assert resolve_levels([LEVELLED, PLAIN], "auto") == ("steps", [dataclasses.replace(LEVELLED, levels=None), PLAIN])
@@ -72,7 +72,7 @@ def test_auto_takes_the_first_that_there_is():
     assert resolve_levels([LEVELLED], "tokens") == ("tokens", [dataclasses.replace(LEVELLED, levels=None)])
 
 
-def test_levels_that_are_not_there():
+def test_missing_levels_are_refused():
     with pytest.raises(InputError, match=r"example 2 \('q'\) has none"):
         resolve_levels([LEVELLED, PLAIN], "given")
     with pytest.raises(InputError, match="step 'b' of example 2 is not an equation"):

@@ -1,27 +1,28 @@
-"""Models of others: configs, tokenizers and weights that are hostile or broken are refused in one line, with nothing run."""
+"""Models of others: configs, tokenizers, weights and prompt files that are hostile or broken are refused in one
+line, and run no code."""
 
 import json
-import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 
-from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm.evaluation.evaluate import open_subject
 from internalize.lm.options import MAX_LAYERS, LmModelOptions
 from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.model_files import load_config, load_tokenizer, load_weights, outline
-from internalize.lm.training.models import PromptSpec, make_model
-from tests.lm_runs import TINY, forget_digests, untrained
+from internalize.lm.training.models import PromptSpec, load_model, make_model
+from tests.asking import refused
+from tests.lm_runs import TINY, HostilePickle, forget_digests, untrained
 from tests.test_lm_memory import machine
 
 DATA = "parity:n=6,k=4"
-SHORT = ["--data", DATA, "--steps", "1", "--stage-steps", "1", "--batch", "4", "--eval-examples", "4"]
+SHORT = f"--data {DATA} --steps 1 --stage-steps 1 --batch 4 --eval-examples 4"
 
 
 @pytest.fixture(scope="module")
@@ -41,75 +42,62 @@ def change(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the one line with which a command is refused."""
-    capsys.readouterr()
-    assert main(argv) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    *_, line = said.err.strip().splitlines()
-    assert line.startswith("internalize: ")
-    assert "Traceback" not in said.err
-    return line
-
-
 BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "no heads": ({"n_head": 0}, "n_head: expected `int` >= 1"),
-    "fewer heads than none": ({"n_head": -1}, "n_head: expected `int` >= 1"),
+    "a negative number of heads": ({"n_head": -1}, "n_head: expected `int` >= 1"),
     "heads that do not divide": ({"n_head": 3}, "cannot be"),
     "a negative width": ({"n_embd": -4}, "n_embd: expected `int` >= 1"),
     "no width": ({"n_embd": 0}, "n_embd: expected `int` >= 1"),
     "a negative layer": ({"n_inner": -1}, "n_inner: expected `int` >= 1"),
-    "an activation that is none": ({"activation_function": "x"}, "cannot be"),
+    "an unknown activation": ({"activation_function": "x"}, "cannot be"),
     "an activation that is a number": ({"activation_function": 3}, "cannot be"),
-    "layers without end": ({"n_layer": 10**7}, f"n_layer: expected `int` <= {MAX_LAYERS}"),
-    "less than no layers": ({"n_layer": -1}, "n_layer: expected `int` >= 1"),
+    "too many layers": ({"n_layer": 10**7}, f"n_layer: expected `int` <= {MAX_LAYERS}"),
+    "a negative number of layers": ({"n_layer": -1}, "n_layer: expected `int` >= 1"),
     "half a layer": ({"n_layer": 1.5}, "n_layer: expected `int | null`, got `float`"),
     "layers in words": ({"n_layer": "two"}, "n_layer: expected `int | null`, got `str`"),
-    "a vocabulary without end": ({"vocab_size": 10**12}, "need about"),
-    "a vocabulary beyond numbers": ({"vocab_size": 10**30}, "cannot be"),
-    "positions without end": ({"n_positions": 10**12}, "need about"),
+    "too large a vocabulary": ({"vocab_size": 10**12}, "need about"),
+    "a vocabulary beyond 64 bits": ({"vocab_size": 10**30}, "cannot be"),
+    "too many positions": ({"n_positions": 10**12}, "need about"),
     "no positions": ({"n_positions": 0}, "cannot be"),
-    "labels without end": ({"num_labels": 10**9}, "num_labels: expected `int` <= 1000000"),
+    "too many labels": ({"num_labels": 10**9}, "num_labels: expected `int` <= 1000000"),
     "a kind that is a number": ({"model_type": 3}, "model_type: expected `str`, got `int`"),
-    "a kind that is none": ({"model_type": "x"}, "cannot be loaded"),
-    "no kind": ({"model_type": "t5"}, "cannot be"),
-    "padding that is none": ({"pad_token_id": -5}, "cannot be loaded: GenerationConfig is invalid"),
-    "padding beyond the words": ({"pad_token_id": 10**9}, "pad_token_id=1000000000 is none of vocab_size="),
-    "attention that is none": ({"_attn_implementation": 3}, "cannot be"),
+    "an unknown kind": ({"model_type": "x"}, "cannot be loaded"),
+    "no causal model": ({"model_type": "t5"}, "cannot be"),
+    "negative padding": ({"pad_token_id": -5}, "cannot be loaded: GenerationConfig is invalid"),
+    "padding beyond the vocabulary": ({"pad_token_id": 10**9}, "pad_token_id=1000000000 must be below vocab_size="),
+    "attention that is a number": ({"_attn_implementation": 3}, "cannot be"),
     "attention not installed": ({"attn_implementation": "flash_attention_2"}, "cannot be"),
-    "dropout beyond all": ({"attn_pdrop": 3.0}, "cannot be"),
-    "not to be saved": ({"output_attentions": True}, "Class validation error"),
+    "dropout above 1": ({"attn_pdrop": 3.0}, "cannot be"),
+    "a dtype that is a number": ({"dtype": 3}, "dtype: expected `str | null`, got"),
+    "a config that cannot be saved": ({"output_attentions": True}, "Class validation error"),
 }
 
 
 @pytest.mark.parametrize(("values", "reason"), BAD_CONFIGS.values(), ids=BAD_CONFIGS.keys())
-def test_a_config_that_fits_no_model(values: dict[str, Any], reason: str, written: Path, tmp_path: Path, capsys):
-    """A new model of the config is refused before there is a run."""
+def test_a_config_that_fits_no_model(values: dict[str, Any], reason: str, written: Path, tmp_path: Path):
+    """A new model with such a config is refused before there is a run."""
     config = tmp_path / "config.json"
     config.write_text((written / "config.json").read_text())
     change(config, vocab_size=200)
     change(config, **values)
-    line = refused(["lm", "train", "--model", str(config), "--out", str(tmp_path / "run"), *SHORT], capsys)
-    assert reason in line
-    assert "config.json" in line
+    refused(f"lm train --model {config} --out {tmp_path / 'run'} {SHORT}", reason, "config.json", alone=False)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["no heads", "a negative width", "an activation that is none", "layers without end"])
-def test_the_same_of_a_model_that_is_asked_or_planned(name: str, folder: Path, capsys):
+@pytest.mark.parametrize("name", ["no heads", "a negative width", "an unknown activation", "too many layers"])
+def test_the_same_of_a_model_that_is_asked_or_planned(name: str, folder: Path):
     values, _ = BAD_CONFIGS[name]
     change(folder / "config.json", **values)
-    for argv in (
-        ["lm", "eval", "--model", str(folder), "--data", DATA, "--examples", "3"],
-        ["lm", "probe", str(folder), "--examples", "64"],
-        ["lm", "plan", "--model", str(folder), "--methods", "icot", *SHORT],
+    for command in (
+        "eval --examples 3 --data " + DATA + " --model",
+        "probe --examples 64",
+        f"plan --methods icot {SHORT} --model",
     ):
-        assert "model" in refused(argv, capsys)
+        refused(f"lm {command} {folder}", "model", alone=False)
 
 
 def test_a_model_without_its_weights_is_not_given_memory(folder: Path):
-    """A config asks for more than the machine has; the weights beside it are small."""
+    """A config that asks for more than the machine has is refused, even if the weights beside it are small."""
     change(folder / "config.json", n_embd=2**20, n_head=1)
     with pytest.raises(InputError, match=r"its \d+ weights need about \d+ GiB, and this machine has"):
         load_weights(str(folder))
@@ -137,18 +125,8 @@ def test_the_memory_of_a_given_model_is_checked(written: Path, monkeypatch: pyte
 # Weights
 
 
-class Payload:
-    """What runs code when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = str(mark)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.mark,)
-
-
 def index(folder: Path, file: str) -> None:
-    """Make the folder one whose weights an index names."""
+    """Move the weights into an index that names this file."""
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = dict.fromkeys(weights, file)
@@ -156,14 +134,51 @@ def index(folder: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize("hostile", [False, True])
-def test_an_index_that_names_a_pickle(folder: Path, tmp_path: Path, hostile: bool, capsys):
-    """torch's restricted unpickler would take it."""
+def test_an_index_that_names_a_pickle(folder: Path, tmp_path: Path, hostile: bool):
+    """The file is refused, although torch's restricted unpickler would read a pickle of tensors."""
     weights = load_file(folder / "model.safetensors")
     index(folder, "weights.bin")
-    torch.save({"x": Payload(tmp_path / "run")} if hostile else weights, folder / "weights.bin")
-    line = refused(["lm", "eval", "--model", str(folder), "--examples", "3"], capsys)
-    assert "weights.bin is not safetensors" in line
+    torch.save({"x": HostilePickle(tmp_path / "run")} if hostile else weights, folder / "weights.bin")
+    refused(f"lm eval --model {folder} --examples 3", "weights.bin is not a safetensors file", alone=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_damaged_weights(written: Path, tmp_path: Path):
+    """Truncated files are refused, with digests and without them; so are tensors that are not finite or not floating."""
+    folder = shutil.copytree(written, tmp_path / "model")
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    tensors = load(whole)  # a file that is mapped must not shrink
+    for size in (0, 5, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match=r"\A.* are damaged: their digests differ from.*\Z"):
+            open_subject(folder, examples=3)
+    forget_digests(folder)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be loaded"):
+        open_subject(folder, examples=3)
+    name = "transformer.wpe.weight"
+    for worse, message in (
+        (torch.full_like(tensors[name], torch.nan), "has entries that are not finite"),
+        (torch.full_like(tensors[name], torch.inf), "has entries that are not finite"),
+        (tensors[name].to(torch.int32), "has dtype I32 in its file"),
+    ):
+        save_file({**tensors, name: worse}, path, metadata={"format": "pt"})
+        with pytest.raises(InputError, match=f"{name} {message}"):
+            open_subject(folder, examples=3)
+    path.unlink()
+    with pytest.raises(InputError, match="cannot be loaded"):
+        open_subject(folder, examples=3)
+
+
+@pytest.mark.parametrize("bug", [NameError("x"), AssertionError()])
+def test_a_bug_in_loading_is_not_taken_for_damage(folder: Path, bug: Exception, monkeypatch: pytest.MonkeyPatch):
+    def fail(*args: object, **how: object) -> None:
+        raise bug
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fail)
+    with pytest.raises(type(bug)):
+        load_model(folder)
 
 
 def test_an_index_that_names_safetensors_is_taken(folder: Path):
@@ -173,19 +188,17 @@ def test_an_index_that_names_safetensors_is_taken(folder: Path):
     assert torch.load.__module__ == "torch.serialization"  # put back
 
 
-def test_a_config_that_names_a_pickle(folder: Path, capsys):
+def test_a_config_that_names_a_pickle(folder: Path):
     change(folder / "config.json", transformers_weights="adapter_model.bin")
     torch.save(load_file(folder / "model.safetensors"), folder / "adapter_model.bin")
-    assert "adapter_model.bin is not safetensors" in refused(
-        ["lm", "eval", "--model", str(folder), "--examples", "3"], capsys
-    )
+    refused(f"lm eval --model {folder} --examples 3", "adapter_model.bin is not a safetensors file", alone=False)
 
 
 # Tokenizers
 
 
 def replaces(old: str, new: str, times: int) -> dict[str, Any]:
-    """A normalizer that replaces a text by another, several times."""
+    """Return a normalizer that replaces a text by another, several times."""
     one = {"type": "Replace", "pattern": {"String": old}, "content": new}
     return {"type": "Sequence", "normalizers": [one] * times}
 
@@ -201,10 +214,9 @@ def replaces(old: str, new: str, times: int) -> dict[str, Any]:
         ("decoder", {"type": "Sequence", "decoders": [replaces("0", "00", 1)["normalizers"][0]] * 40}),
     ],
 )
-def test_a_tokenizer_that_multiplies_text(part: str, value: dict[str, Any], folder: Path, capsys):
+def test_a_tokenizer_that_multiplies_text(part: str, value: dict[str, Any], folder: Path):
     change(folder / "tokenizer.json", **{part: value})
-    argv = ["lm", "eval", "--model", str(folder), "--examples", "3"]
-    assert f"tokenizer.json: its {part} can make a text" in refused(argv, capsys)
+    refused(f"lm eval --model {folder} --examples 3", f"tokenizer.json: its {part} can make a text", alone=False)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +235,7 @@ def test_usual_tokenizers_are_taken(normalizer: dict[str, Any] | None, folder: P
 
 
 def test_a_tokenizer_of_another_version_is_checked_too(folder: Path):
-    """A file that tokenizer_config.json may name in place of tokenizer.json."""
+    """tokenizer_config.json may name another file in place of tokenizer.json."""
     worse = {**json.loads((folder / "tokenizer.json").read_text()), "normalizer": replaces("0", "00", 40)}
     (folder / "tokenizer.4.0.0.json").write_text(json.dumps(worse))
     change(folder / "tokenizer_config.json", fast_tokenizer_files=["tokenizer.json", "tokenizer.4.0.0.json"])
@@ -231,7 +243,26 @@ def test_a_tokenizer_of_another_version_is_checked_too(folder: Path):
         load_tokenizer(str(folder))
 
 
+def test_a_tokenizer_without_a_token_for_unknown_words(folder: Path):
+    """It is refused when the tokenizer is loaded, not when the first unknown word comes."""
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    change(folder / "tokenizer.json", model={**model, "unk_token": "[none]"})
+    for load_it in (load_model, lambda folder: load_tokenizer(str(folder))):
+        with pytest.raises(InputError, match=r"\A.*cannot be loaded: WordLevel error.*\Z"):
+            load_it(folder)
+
+
 # Our own file
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "is not JSON"), ("[]", "is not a JSON object"), ('{"version": 9}', "has version 9")],
+)
+def test_a_damaged_prompt_file(content: str, message: str, folder: Path):
+    (folder / "internalize.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        open_subject(folder, examples=3)
 
 
 @pytest.mark.parametrize(
@@ -275,14 +306,12 @@ def test_a_curriculum_of_other_types(name: str, value: Any, reason: str, folder:
 
 def test_a_prompt_file_comes_back(folder: Path):
     asking = PromptSpec.read(folder)
-    assert (
-        json.loads(json.dumps(asking.as_json())).items()
-        <= json.loads((folder / "internalize.json").read_text()).items()
-    )
+    kept = json.loads((folder / "internalize.json").read_text())
+    assert json.loads(json.dumps(asking.as_json())).items() <= kept.items()
 
 
 def test_trying_a_model_draws_nothing(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The adapters that are drawn after it are the same with and without it."""
+    """Adapters drawn after a model was tried are the same as without trying it."""
     config = tmp_path / "config.json"
     config.write_text((written / "config.json").read_text())
     options = LmModelOptions(model=str(config), lora_rank=2)

@@ -1,4 +1,4 @@
-"""`lm plan` against what training does: brute-force chances, collated batches, real models, counted operations."""
+"""`lm plan` agrees with training: chances by brute force, collated batches, real models, counted operations."""
 
 import json
 import math
@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig
 
-from internalize.commands.lm_plan import LmPlan, PlanOptions
 from internalize.errors import InputError
 from internalize.lm.evaluation.flops import Gpu
 from internalize.lm.evaluation.plan import expected_lengths, plan, stage_begins
@@ -22,6 +21,7 @@ from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.models import make_model
+from tests.asking import ask, call
 
 SLOT = 0
 TINY = LmTrainOptions(
@@ -41,20 +41,19 @@ DIFFERENT = [
     chain(3, (1, 2, 1)),
 ]
 CHANCES = [(a, (i + 0.5) / 60, 0.5, 0.9) for a in (0.2, 0.7) for i in range(60)]
-"""Half of them replay. 60 cells hold whole multiples of 1/1 … 1/6: which stage or count is then exact."""
+"""Half of the examples replay. 60 cells hold whole multiples of 1/1 … 1/6, so the choice of a stage or count is
+exact.
+"""
 SMOOTHED = [(a, b, (j + 0.5) / 32, c) for a, b, _, c in CHANCES for j in range(32)]
-"""For λ = ln 2: offset o has chance 2^-(o+1), so cells of 1/32 are exact up to the end of these chains."""
+"""For λ = ln 2 the offset o has chance 2^-(o+1), so cells of 1/32 are exact up to the end of these chains."""
 LEVELED = [chain(3, (1, 1, 2), (1, 1, 2)), chain(2, (3, 1, 1, 1), (1, 2, 2, 3))]
 
 
 def brute_force(stages: TextStages, chains: list[Chain], chances: list[tuple[float, ...]], *, smooth: bool) -> Any:
-    lengths = np.array(
-        [
-            [[len(stages.training(c, stage, chance, smooth=smooth).tokens) for chance in chances] for c in chains]
-            for stage in range(stages.count)
-        ]
-    )
-    return np.stack([lengths.mean((1, 2)), (lengths.astype(float) ** 2).mean((1, 2))])
+    drawn = [[stages.training(c, stage, chance, smooth=smooth) for c in chains for chance in chances]
+             for stage in range(stages.count)]  # fmt: skip
+    lengths = np.array([[len(row.tokens) for row in rows] for rows in drawn], dtype=float)
+    return np.stack([lengths.mean(1), (lengths**2).mean(1)])
 
 
 @pytest.mark.parametrize("replay_of", ["stages", "counts"])
@@ -128,12 +127,10 @@ def test_without_chance_the_expectation_is_the_length(method: LmMethod, removal:
 
 
 def read_tokens(work: Internalization, begin: int, updates: int) -> list[int]:
-    """Tokens of each collated update, as the Trainer counts them: by the attention mask."""
+    """Count the tokens of each collated update as the Trainer does, by the attention mask."""
     batch = work.options.batch
-    return [
-        int(work.collator(range(u * batch, (u + 1) * batch))["attention_mask"].sum())
-        for u in range(begin, begin + updates)
-    ]
+    positions = (range(update * batch, (update + 1) * batch) for update in range(begin, begin + updates))
+    return [int(work.collator(some)["attention_mask"].sum()) for some in positions]
 
 
 @pytest.mark.parametrize("removal", ["pad", "delete"])
@@ -159,7 +156,7 @@ def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, re
     options = replace(TINY, data=str(file), batch=72, eval_examples=9, test_examples=9, levels="steps")
     options = replace(options, removal="delete", replay_of=replay_of, smoothing=1.0)
     options = replace(options, advance="epochs", stages_per_epoch=0.05, first_epochs=10)
-    planned = plan(options, ["log-icot"]).methods[0]  # 72 examples are left to train on: an update is an epoch
+    planned = plan(options, ["log-icot"]).methods[0]  # 72 examples remain for training, so an update is an epoch
     work = Internalization(replace(options, method="log-icot"))
     assert [stage.steps for stage in planned.stages] == [30, 20, 20]
     assert [stage.slots for stage in planned.stages] == [0, 0, 0]
@@ -168,14 +165,8 @@ def test_tokens_of_collated_batches_with_replay_and_smoothing(tmp_path: Path, re
         assert sum(read_tokens(work, begin, stage.steps)) == pytest.approx(stage.tokens, rel=0.01)
         begin += stage.steps
     early = read_tokens(work, 0, 10)
-    assert set(early) == {early[0]}  # not yet smoothed: the same examples in another order
+    assert set(early) == {early[0]}  # without smoothing yet: the same examples in another order
     assert planned.stages[0].tokens < 30 * early[0]
-
-
-def test_published_schedule():
-    # Deng et al., 4 × 4 digits: 808 000 examples in batches of 32, 46 tokens of chain, 8 an epoch.
-    options = LmTrainOptions(method="icot", removal="delete", advance="epochs", stages_per_epoch=8, batch=32)
-    assert stage_begins(options, 47, 808_000 // 32) == [3_156 * stage for stage in range(48)]
 
 
 def test_published_multiplication_has_46_removals():
@@ -193,7 +184,7 @@ def test_steps_by_accuracy_are_the_most_that_a_stage_may_take():
     options = replace(TINY, advance="accuracy", steps=100, stage_steps=12, eval_every=5)
     begins = stage_begins(options, 3, None)
     work = Internalization(options)
-    for done in range(5, 200, 5):  # as the callback does, and never good enough
+    for done in range(5, 200, 5):  # as the callback does, with accuracy 0
         work.schedule.advance(done, 0.0)
     assert begins[: work.stages.count] == work.schedule.begins
     planned = plan(options, ["log-icot"]).methods[0]
@@ -219,7 +210,7 @@ def test_no_stage_by_accuracy_ends_later_than_planned(stages: int, first: int, e
 def test_adaptive_is_planned_as_everything_at_once(by: Any):
     options = replace(TINY, method="icot-steps", data="parity:n=8,k=8", patience=70, cutoff=1)
     at_once, adaptive = plan(options, ["icot-steps", "adaptive"], by=by).methods
-    assert [stage.stage for stage in adaptive.stages] == [1, 7]  # of those that it may be subdivided into
+    assert [stage.stage for stage in adaptive.stages] == [1, 7]  # of the stages that it may be subdivided into
     assert [replace(s, stage=i + 1) for i, s in enumerate(adaptive.stages)] == list(at_once.stages)
     assert (adaptive.tokens, adaptive.flops, adaptive.steps) == (at_once.tokens, at_once.flops, at_once.steps)
     assert adaptive.upper_bound == (by == "steps")
@@ -243,7 +234,7 @@ def test_stages_that_are_not_reached():
 
 
 def test_plan_has_the_size_of_the_model_that_is_trained(tmp_path: Path):
-    """Of a model folder only config and tokenizer are read."""
+    """Of a model folder only the config and the tokenizer are read."""
     planned, work = plan(TINY, ["log-icot"]), Internalization(TINY)
     model = make_model(TINY, work.config, 0)
     assert planned.size.parameters == sum(p.numel() for p in model.parameters())
@@ -265,12 +256,11 @@ def test_answers_are_prompts_of_the_last_stage_and_what_follows():
         assert answer.given_tokens + answer.generated_tokens == len(row.tokens)
 
 
-def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_no_memory_is_taken_for_a_large_model(tmp_path: Path):
     config = LlamaConfig(num_hidden_layers=2)  # the layers of a 7-billion-parameter model
     config.save_pretrained(tmp_path)
-    options = PlanOptions(data="parity:n=8,k=4", model=str(tmp_path / "config.json"), batch=4, eval_examples=4)
-    assert LmPlan(options=replace(options, test_examples=4), out=tmp_path / "kept", json=True)() == 0
-    found = json.loads(capsys.readouterr().out)
+    options = f"--data parity:n=8,k=4 --model {tmp_path / 'config.json'} --batch 4 --eval-examples 4 --test-examples 4"
+    found = ask(f"lm plan {options} --out {tmp_path / 'kept'}")
     assert found == json.loads((tmp_path / "kept" / "plan.json").read_text())
     assert [row["method"] for row in found["methods"]] == ["icot", "icot-steps", "log-icot", "adaptive"]
     assert found["size"]["body"] == 2 * (4 * 4096**2 + 3 * 4096 * 11008)
@@ -279,21 +269,19 @@ def test_no_memory_is_taken_for_a_large_model(tmp_path: Path, capsys: pytest.Cap
         assert row["tokens"] == sum(stage["tokens"] for stage in row["stages"])
 
 
-def test_tables(capsys: pytest.CaptureFixture[str]):
-    options = PlanOptions(**vars(replace(TINY, method="icot")))
-    assert LmPlan(options=options)() == 0
-    shown = capsys.readouterr()
+def test_tables():
+    command = (
+        "lm plan --data parity:n=8,k=4 --layers 1 --width 8 --heads 2 --batch 4 --eval-examples 4 --test-examples 4"
+    )
+    shown = call(command)
     expected = ["method", "icot", "icot-steps", "log-icot", "adaptive"]
     assert [line.split()[0] for line in shown.out.splitlines()[:5]] == expected
     assert "icot, icot-steps, log-icot: an upper bound" in shown.err
-    assert LmPlan(options=replace(options, advance="steps"))() == 0  # which adaptive does not go with
-    assert "adaptive" not in capsys.readouterr().out
-    assert LmPlan(options=options, methods=("cot",), json=True)() == 0
-    one = json.loads(capsys.readouterr().out)
+    assert "adaptive" not in call(f"{command} --advance steps").out  # which adaptive does not allow
+    one = ask(f"{command} --methods cot")
     assert {"stages", "tokens", "flops", "steps", "gpu_hours"} <= one.keys()
     assert one["stages"] == one["methods"][0]["stages"]
-    assert LmPlan(options=options, methods=("log-icot",))() == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = call(f"{command} --methods log-icot").out.splitlines()
     assert lines[0].startswith("stage  hidden steps")
     assert lines[1].startswith("1 ")
 
@@ -332,7 +320,7 @@ def test_models_that_cannot_be_planned(tmp_path: Path):
     with pytest.raises(InputError, match="cannot be built"):
         plan(replace(TINY, model=str(tmp_path / "config.json")), ["log-icot"])
     GPT2Config(n_positions=4).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="4 positions, and the longest example needs"):
+    with pytest.raises(InputError, match="4 positions, but the longest example needs"):
         plan(replace(TINY, model=str(tmp_path / "config.json")), ["log-icot"])
 
 

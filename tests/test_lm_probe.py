@@ -1,5 +1,5 @@
-"""`lm probe`: a step is found where it is and nowhere else; what a run keeps for it; accounts of a run; its figure; what it and
-`lm certify` refuse."""
+"""`lm probe`: a step is found where it is and nowhere else; what a run keeps for it; accounts of a run; its figure;
+refusals, with those of `lm certify`."""
 
 import json
 import random
@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from internalize.commands.cli import main
 from internalize.lm.certificates.world import LmWorld
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import write_examples
@@ -30,8 +29,9 @@ from internalize.lm.training.train import train
 from internalize.report.figures.reading import above_chance, draw_reading
 from internalize.storage.files import write_json
 from internalize.storage.runs import Run
+from tests.asking import ask, call, refused
 from tests.lm_runs import TINY, content, untrained
-from tests.test_lm_certificates import Told
+from tests.test_lm_certificates import Changed
 
 OPTIONS = replace(
     TINY,
@@ -45,7 +45,7 @@ OPTIONS = replace(
     layer_loss=1.0,
 )
 ANSWER = 3
-"""Its number: there are two steps."""
+"""The number of the answer: there are two steps."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def kept(run: Run) -> ProbedModels:
 
 
 class Stub(nn.Module):
-    """Three layers of noise but for layer 2, which has the value of step 2 where it has to be predicted."""
+    """Three layers of noise, but layer 2 has the value of step 2 where it is predicted."""
 
     device = "cpu"
 
@@ -91,8 +91,8 @@ class Stub(nn.Module):
 def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
     assert kept.children is not None
     left, right = kept.children[1]
-    stub = Stub(left, right, 8 + 1)  # bits and separator; the slot of step 1 predicts step 2
-    result = probe(Told(**vars(kept), lie=lambda *_: stub), hidden=[2])
+    stub = Stub(left, right, 8 + 1)  # after bits and separator; the slot of step 1 predicts step 2
+    result = probe(Changed(**vars(kept), lie=lambda *_: stub), hidden=[2])
     assert [(row["stage"], row["hidden"]) for row in result["rows"][:: 4 * 3]] == [(1, 2), (2, 2), (3, 2)]
     seen = 0
     for row in result["rows"]:
@@ -104,7 +104,7 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
             seen += 1
         else:
             assert abs(row["probe"] - 0.5) < 4 * (0.25 / 118) ** 0.5
-        if row["step"] == 1:  # its slot is where the value of step 2 is; that is no help
+        if row["step"] == 1:  # its slot has the value of step 2, which does not help
             assert abs(row["probe_slot"] - 0.5) < 4 * (0.25 / 118) ** 0.5
         assert (row["probe_slot"] is None) == (row["step"] == ANSWER)
         looked = None if row["layer"] == 0 else [0.75, 0.25] if row["step"] == 2 else [0, 0]
@@ -116,7 +116,7 @@ def test_a_step_is_found_where_it_is_and_nowhere_else(kept: ProbedModels):
 
 def test_agreement_is_about_steps_hidden_before(kept: ProbedModels):
     same = kept.model(3)
-    rows = probe(Told(**vars(kept), lie=lambda *_: same))["rows"]  # each stage's model is the one before
+    rows = probe(Changed(**vars(kept), lie=lambda *_: same))["rows"]  # the model before each stage is the same
     assert {(r["stage"], r["step"]) for r in rows if r["agreement"] is not None} == {(3, 1)}  # stage 2 hides step 1
     assert {r["agreement"] for r in rows} == {None, 1.0}
     other = probe(replace(kept, asked=[3]))["rows"]
@@ -137,7 +137,8 @@ def test_the_last_layers_lens_is_the_models_own_prediction(kept: ProbedModels):
 
 
 def on_different_keys(values: torch.Tensor) -> list[float]:
-    """At the slots or predicting positions of the two steps, 9 being the slot of one and predicting the other."""
+    """Return the best values on two keys: the slots or predicting positions of the two steps. 9 is the slot of one
+    and predicts the other."""
     pairs = [(9, 10), (8, 10), (8, 9)]
     return max(([values[a].item(), values[b].item()] for a, b in pairs), key=lambda pair: (min(pair), sum(pair)))
 
@@ -146,7 +147,7 @@ def test_a_key_stands_for_one_child():
     values = torch.tensor([[0.0, 0.9, 0.2, 0.3]])  # one head
     assert _on_children(values, [(1, 0), (2, 1)]) == pytest.approx([0.9, 0.2])
     assert _on_children(values, [(1, 0), (3, 1)]) == pytest.approx([0.9, 0.3])
-    assert _on_children(values, [(1,), (1,)]) == pytest.approx([0.9, 0.9])  # there is no other: nothing is in slots
+    assert _on_children(values, [(1,), (1,)]) == pytest.approx([0.9, 0.9])  # the only key, since there are no slots
     assert _on_children(values, None) is None
 
 
@@ -157,14 +158,14 @@ def test_attention_is_the_models_own(kept: ProbedModels):
     with torch.no_grad():
         rows = torch.tensor([each.tokens for each in sequences.rows])
         looks = model(rows, output_attentions=True).attentions[1].mean(0)[:, 8 + 1 + 2]  # at the answer's separator
-    # Slots of the two steps, and where they are predicted.
+    # Slots of the two steps, and the positions that predict them.
     assert child_positions(kept, sequences)[2] == [(9, 8), (10, 9)]
     best = looks.max(0).values
     assert row["child_attention"] == pytest.approx(on_different_keys(best), rel=1e-5)
 
 
 def test_pull_is_the_gradient_of_the_attention_score(kept: ProbedModels):
-    """Of a single head, against a number that is added to each score through the model's own mask."""
+    """With one head the pull is the gradient of a number added to each score through the model's own mask."""
     sequences = sequences_of(kept, Budget(2, 2))
     torch.manual_seed(0)
     config = kept.model(3).config
@@ -190,7 +191,7 @@ def test_pull_is_the_gradient_of_the_attention_score(kept: ProbedModels):
     assert {(each.child_pull, each.other_pull) for each in found[0]} == {(None, None)}
 
 
-def test_what_is_kept_changes_nothing(run: Run, tmp_path: Path):
+def test_kept_stages_do_not_change_training(run: Run, tmp_path: Path):
     train(replace(OPTIONS, keep_stages=False), 0, Run(tmp_path / "plain"))
     found, metrics, result = content(run)
     plain = content(Run(tmp_path / "plain"))
@@ -199,28 +200,24 @@ def test_what_is_kept_changes_nothing(run: Run, tmp_path: Path):
     assert found["stage-3"] == found["model"] != found["stage-2"]
     assert {path.suffix for path in (run.path / "stages" / "stage-1").iterdir()} == {".json", ".safetensors"}
     adapted = replace(OPTIONS, model=str(run.path / "model"), lora_rank=2, lr=1e-2)
-    for keep in (True, False):  # adapters are merged in what is kept, and train on
+    for keep in (True, False):  # adapters are merged in the kept copy and continue to train
         train(replace(adapted, keep_stages=keep), 0, Run(tmp_path / f"lora-{keep}"))
     kept, plain = content(Run(tmp_path / "lora-True")), content(Run(tmp_path / "lora-False"))
     assert (kept[0]["model"], kept[1]) == (plain[0]["model"], plain[1])
     assert kept[0]["stage-3"] == kept[0]["model"]
 
 
-def test_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    argv = ["lm", "probe", str(run.path), "--examples", "128", "--stage", "last", "--json"]
-    assert main([*argv, "--out", str(tmp_path / "out"), "--figure", str(tmp_path)]) == 0
-    result = json.loads(capsys.readouterr().out)
+def test_command(run: Run, tmp_path: Path):
+    command = f"lm probe {run.path} --examples 128 --stage last"
+    result = ask(f"{command} --out {tmp_path / 'out'} --figure {tmp_path}")
     assert result == Run(tmp_path / "out").result
     assert Path(result["figure"]) == tmp_path / "reading.svg"
     assert (result["examples"], result["layers"], result["steps"], result["levels"]) == (128, 2, 2, [1, 1])
     assert [(r["layer"], r["step"], r["level"]) for r in result["rows"]] == [
         (layer, step, level) for layer in range(3) for step, level in ((1, 1), (2, 1), (3, None))
     ]
-    assert main(argv) == 0  # the same numbers
-    again = json.loads(capsys.readouterr().out)
-    assert again["rows"] == result["rows"]
-    assert main(["lm", "probe", str(run.path / "stages" / "stage-2"), "--examples", "64", "--seed", "1"]) == 0
-    table, accounts = capsys.readouterr().out.split("\n\n")
+    assert ask(command)["rows"] == result["rows"]
+    table, accounts = call(f"lm probe {run.path / 'stages' / 'stage-2'} --examples 64 --seed 1").out.split("\n\n")
     assert accounts.startswith("stage 2")
     assert [line.split()[:3] for line in table.splitlines()[1:]] == [
         ["2", h, s] for h in ("1", "2") for s in ("1", "2", "3")
@@ -228,7 +225,7 @@ def test_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_steps_with_several_tokens(tmp_path: Path):
-    """Multiplication: an element's marks and zeros never differ and are left out."""
+    """Of products, tokens that never differ (marks and zeros) are left out."""
     folder = untrained(tmp_path / "model", data="multiply:digits=2")
     result = probe(open_probed_models(folder, examples=200))
     assert {(r["step"], r["tokens"]) for r in result["rows"]} == {(1, 3), (2, 3), (3, 4)}  # 3 2 1, + 0 3 2 1, 4 digits
@@ -240,22 +237,15 @@ def test_steps_with_several_tokens(tmp_path: Path):
 
 
 def test_every_number_of_hidden_steps_is_read_once(tmp_path: Path):
-    """Though two stages hide all steps of the longest chain, of which the first shows one of another chain."""
+    """Two stages hide all steps of the longest chain, but the first of them shows a step of another chain."""
     drawn = random.Random(0)
+    choose = drawn.choices
     examples = [
-        Example(
-            " ".join(drawn.choices("abcdef", k=6)),
-            tuple(drawn.choices("uv", k=len(levels))),
-            drawn.choice("xy"),
-            levels,
-        )
+        Example(" ".join(choose("abcdef", k=6)), tuple(choose("uv", k=len(levels))), drawn.choice("xy"), levels)
         for levels in ((1, 1, 1, 2), (1, 2, 3)) * 60
     ]
-    write_examples(tmp_path / "data.jsonl", examples)
-    options = replace(
-        TINY, method="log-icot", data=str(tmp_path / "data.jsonl"), steps=4, stage_steps=1, keep_stages=True
-    )
-    train(options, 0, Run(tmp_path / "run"))
+    write_examples(data := tmp_path / "data.jsonl", examples)
+    train(replace(TINY, data=str(data), steps=4, stage_steps=1, keep_stages=True), 0, Run(tmp_path / "run"))
     rows = probe(open_probed_models(tmp_path / "run", examples=100))["rows"]
     keys = [(r["stage"], r["hidden"], r["layer"], r["step"]) for r in rows]
     assert len(set(keys)) == len(keys)
@@ -263,7 +253,7 @@ def test_every_number_of_hidden_steps_is_read_once(tmp_path: Path):
     assert {r["shown"] > 0 for r in rows if (r["stage"], r["hidden"], r["step"]) == (2, 4, 3)} == {False}
 
 
-def test_other_data_than_it_was_trained_on_are_told(run: Run):
+def test_other_data_than_in_training_are_mentioned(run: Run):
     lines: list[str] = []
     open_probed_models(run.path, "parity:n=8,k=4,seed=5", examples=64, say=lines.append)
     assert "parity:n=8,k=4,seed=5 is not what the model was trained on, which is parity:n=8,k=4,seed=0" in lines
@@ -296,31 +286,30 @@ def test_figure():
     grid = above_chance(rows[:12], [1, 2, 3, 4], 3)
     assert grid[1, 2] == pytest.approx(0.12)  # 0.56 is 12 % of the way from 0.5 to 1
     assert np.isnan(above_chance(rows[1:2], [1, 2], 1)[0]).tolist() == [True, False]
-    assert above_chance(rows[-1:], [4], 3)[2, 0] == 0  # below chance is no more than that
+    assert above_chance(rows[-1:], [4], 3)[2, 0] == 0  # below chance counts as chance
     assert "stage 3 with 3 hidden: none, none, none, none" in drawing.alt
     assert drawing.content() == draw_reading(result).content()
 
 
-def test_accounts_of_a_run(run: Run, kept: ProbedModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_accounts_of_a_run(run: Run, kept: ProbedModels, tmp_path: Path):
     assert kept.before == {2: 1, 3: 2}
     found = probe(kept)["accounts"]
     assert [(each["stage"], each["hidden"], each["steps"]) for each in found] == [(1, 0, 3), (2, 1, 3), (3, 2, 3)]
     assert [each["found"] is None for each in found] == [True, False, False]
-    assert main(["lm", "probe", str(run.path), "--examples", "256"]) == 0
-    printed = capsys.readouterr().out
+    printed = call(f"lm probe {run.path} --examples 256").out
     assert all(f"stage {each['stage']}, {each['hidden']} hidden, 3 steps with the answer" in printed for each in found)
     assert [each["stage"] for each in probe(kept, hidden=[1])["accounts"]] == [2]
     read = probe(replace(kept, asked=[3]))
-    assert read["accounts"] == found[2:]  # the model before is read for it
+    assert read["accounts"] == found[2:]  # the model before is read for this
     assert {row["stage"] for row in read["rows"]} == {3}
-    for name in ("stage-9", "stage-0"):  # it cannot have been kept under such a name
+    for name in ("stage-9", "stage-0"):  # names that training never gives
         (run.path / "stages" / "stage-2").rename(tmp_path / name)
         assert open_probed_models(tmp_path / name, examples=256).asked == [3]
         (tmp_path / name).rename(run.path / "stages" / "stage-2")
 
 
 def test_order_is_that_of_training(run: Run):
-    """All at once, given up; less, given up; one step, and on from there. Models are those of the last attempt at a stage."""
+    """Attempts that were given up are left out, and the model of a stage is that of its last attempt."""
     result = run.result
     order = [1, 3, 2, 3]
     write_json(run.path / "result.json", {**result, "stages": [{**result["stages"][0], "stage": s} for s in order]})
@@ -344,7 +333,8 @@ def test_order_is_that_of_training(run: Run):
 def test_order_of_a_run_that_is_not_finished(
     run: Run, tmp_path: Path, order: list[int], before: dict[int, int], final: int
 ):
-    """By its evaluations. What is tried for a second time has kept the model of the first."""
+    """The order is that of the evaluations. A stage that is tried a second time has kept the model of the first
+    attempt."""
     begun = tmp_path / "begun"
     shutil.copytree(run.path, begun, ignore=shutil.ignore_patterns("result.json", "model"))
     line = run.metrics()[0]
@@ -385,11 +375,8 @@ def same_weights(one: Any, other: Any) -> bool:
         (["certify", "{run}", "--seed", "-1"], "seed=-1"),
     ],
 )
-def test_refusals(run: Run, tmp_path: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]):
+def test_refusals(run: Run, tmp_path: Path, argv: list[str], reason: str):
     for name, kind in (("bare", "lm-train"), ("other", "train")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({**run.config, "kind": kind}))
-    assert main(["lm", *(word.format(tmp=tmp_path, run=run.path) for word in argv)]) == 2
-    said = capsys.readouterr()
-    assert reason in said.err.strip().splitlines()[-1]
-    assert said.out == ""
+    refused(["lm", *(word.format(tmp=tmp_path, run=run.path) for word in argv)], reason, alone=False)

@@ -1,4 +1,5 @@
-"""Files and data sets of examples: what is read, what is refused and why, and that what is written comes back."""
+"""Files and data sets of examples: what is read, what is refused and why, that written files are read back, and `lm
+data`."""
 
 import dataclasses
 import json
@@ -24,7 +25,9 @@ from internalize.lm.data.readers import (
     text_line,
     write_examples,
 )
-from internalize.lm.data.tasks import get_task
+from internalize.lm.data.source import open_source
+from internalize.lm.data.tasks import TASKS, get_task
+from tests.asking import ask, call, refused
 
 DUCKS = Example("Janet’s ducks lay 16 eggs.  How much?", ("<<16-3-4=9>>", "<<9*2=18>>"), "18")
 GOOD_TEXT = "Janet’s ducks lay 16 eggs.  How much?||<<16-3-4=9>> <<9*2=18>> #### 18"
@@ -92,7 +95,7 @@ def test_a_file_with_every_bad_line(
 ):
     path = tmp_path / name
     lines = [line for bad, _ in cases.values() for line in (good, bad)]
-    path.write_bytes(b"\xef\xbb\xbf" + end.join(lines) + end + good)  # the last line without its end
+    path.write_bytes(b"\xef\xbb\xbf" + end.join(lines) + end + good)  # the last line has no line end
     examples, problems = scan(path)
     assert examples == [DUCKS] * (len(cases) + 1)
     assert [problem.line for problem in problems] == list(range(2, 2 * len(cases) + 1, 2))
@@ -130,7 +133,7 @@ def test_no_file_no_examples(tmp_path: Path, name: str):
     with pytest.raises(InputError, match=r"cannot read .*: No such file|is not a file but a folder|is empty"):
         read_examples(tmp_path / name)
     (tmp_path / "empty.txt").write_text("a\n")
-    with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):  # though it may be skipped
+    with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):  # skipping leaves none
         read_examples(tmp_path / "empty.txt", skip_bad=True)
 
 
@@ -145,7 +148,7 @@ def test_text_steps(tmp_path: Path):
 
 
 class Counted(str):
-    """A text that counts the characters it is searched for."""
+    """A text that counts the characters that a search reads."""
 
     read = 0
 
@@ -179,25 +182,16 @@ def test_groups_are_found_in_linear_time(text: str):
 @settings(max_examples=300)
 @given(st.text("<>a\n", max_size=24))
 def test_groups_are_those_of_the_pattern(text: str):
-    """That pattern needs quadratic time for a line of <<."""
+    """The pattern itself would need quadratic time for a line of <<."""
     pattern = re.compile("<<.*?>>")
     groups, outside = split_groups(text)
     assert list(groups) == pattern.findall(text)
     assert " ".join(outside).split() == pattern.sub(" ", text).split()
 
 
-def test_a_whole_line_of_opening_brackets(tmp_path: Path):
-    """As long as a line may be: a search that is not linear would take an hour."""
-    path = tmp_path / "open.txt"
-    path.write_text(f"a||{'<<' * ((MAX_LINE - 20) // 2)} #### 2\n")
-    ((_, line, reason),) = map(dataclasses.astuple, scan(path)[1])
-    assert line == 1
-    assert reason.startswith("text outside of <<…>>: '<<<<")
-
-
 @pytest.mark.parametrize("name", ["fifo", "/dev/zero", "/dev/null"])
 def test_pipes_and_devices_are_refused(tmp_path: Path, name: str):
-    """A pipe that nobody writes to, or a device without an end, would be read for ever."""
+    """A pipe without a writer, or a device without an end, would be read for ever."""
     path = tmp_path / name
     if name == "fifo":
         os.mkfifo(path)
@@ -231,9 +225,7 @@ def test_from_a_dataset():
 
 def test_bad_rows_have_numbers():
     rows = [{"question": "a", "steps": ("b",), "answer": "2"}, {"question": "a", "steps": None, "answer": "2"}, {}]
-    with pytest.raises(
-        InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: object missing required field `question`"
-    ):
+    with pytest.raises(InputError, match=r"2 of 3 rows are bad: row 2: no 'steps' .*; row 3: .* field `question`"):
         from_dataset(rows)
     said: list[str] = []
     assert from_dataset(rows, skip_bad=True, say=said.append) == [Example("a", ("b",), "2")]
@@ -299,3 +291,57 @@ def test_published_text_is_written_on_request(tmp_path: Path):
     assert [len(example.steps) for example in read_examples(path)] == [46] * 20
     with pytest.raises(InputError, match="cannot write"):
         write_examples(tmp_path / "no" / "folder.jsonl", examples)
+
+
+# The command `internalize lm data`
+
+
+def test_command_prints_examples():
+    source = open_source("multiply:digits=4", 0)
+    lines = [text_line(source.train(position)) for position in range(10)]
+    assert call("lm data --data multiply:digits=4").out.splitlines() == lines
+    found = ask("lm data --data parity:seed=4 --count 3 --stream validation")
+    assert found["data"] == "parity:n=16,k=8,seed=4"
+    assert from_dataset(found["examples"]) == open_source("parity", 4, held_out=3).validation
+
+
+def test_command_writes_and_checks(tmp_path: Path):
+    path, text = tmp_path / "test.jsonl", tmp_path / "test.txt"
+    assert ask(f"lm data --data parity --count 20 --stream test --out {path}")["count"] == 20
+    assert read_examples(path) == open_source("parity", 0).test(20)
+    counts = {"examples": 20, "problems": 0, "steps": 120, "longest_chain": 6, "levels": 2}
+    assert ask(f"lm data --check {path}") == {"file": str(path), "levels_from": "given", "bad": [], **counts}
+    assert "text keeps neither levels nor steps" in call(f"lm data --data multiply --out {text}").err
+    assert len(text.read_text().splitlines()) == 10
+    assert "steps of the longest chain  46" in call(f"lm data --check {text}").out
+
+
+def test_command_lists_every_problem(tmp_path: Path):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"\n".join(line for line, _ in BAD_TEXT.values()))
+    shown = call(f"lm data --check {path}", 1).out
+    bad = ask(f"lm data --check {path}", 1)["bad"]
+    assert [problem["line"] for problem in bad] == list(range(1, len(BAD_TEXT) + 1))
+    assert all(problem["reason"] in shown for problem in bad)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "give --data SPEC to write examples, or --check FILE"),
+        ("--data parity --check x", "give --data SPEC"),
+        ("--check x --count 3", "--out and --count belong to --data"),
+        ("--check no-such-file", "cannot read no-such-file"),
+        ("--data parity --count 0", "count=0 must be at least 1"),
+        ("--data some.txt", "'some.txt' is no task"),
+        ("--data parity --out no/such/folder.txt", "cannot write"),
+        ("--data parity --out ''", "--out . is a folder; name a file"),
+    ],
+)
+def test_command_refuses(words: str, said: str):
+    refused(f"lm data {words}", said)
+
+
+def test_help_names_every_task():
+    shown = call("lm data --help").out
+    assert all(f"{name}:" in shown for name in TASKS)

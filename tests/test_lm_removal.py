@@ -1,4 +1,5 @@
-"""lm/stages/removal.py: what a stage leaves of a chain, for every method, and that it gives nothing of the chain away."""
+"""lm/stages/removal.py: what a stage leaves of a chain, for every method; it leaks nothing of the chain; and
+replayed examples."""
 
 import math
 from itertools import pairwise
@@ -9,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize import InputError
-from internalize.lm.options import CurriculumOptions, LmMethod
+from internalize.lm.options import CurriculumOptions, LmMethod, LmTrainOptions, with_method
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import IGNORED, MAX_OFFSET, Row, TextStages, hidden_units, smoothing_offset, unit_of
 from tests.lm_core import ANSWER, FIRST, PROMPT, SLOT, chain, chances, curricula, data_sets
 
 PLAIN = (0.99, 0.0, 0.0, 0.99)
-"""Chances of an example that is neither replayed nor smoothed nor supervised in its slots."""
+"""The random numbers of an example without replay, smoothing and loss on slots."""
 TOKENS = 46
 TOKEN_CHAIN = chain(*[1] * TOKENS)
-"""As long as that of a 4 × 4 digit multiplication, a token a unit."""
+"""As long as the chain of a 4 × 4 digit multiplication, one token per unit."""
 
 
 def stages_of(*chains: Chain, replay: float = 0.0, **options: Any) -> TextStages:
@@ -30,7 +31,7 @@ def row_of(stages: TextStages, chain: Chain, stage: int) -> Row:
 
 
 def tokens(first: int, last: int) -> list[int]:
-    """Tokens of a chain, by number."""
+    """Return tokens of a chain, by number."""
     return list(range(FIRST + first, FIRST + last))
 
 
@@ -39,7 +40,7 @@ def tokens(first: int, last: int) -> list[int]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_cutoff(side: str):
-    """Cutoff 39: at 38 scheduled tokens 38 are gone, at 39 all. Smoothing alone does not reach it."""
+    """With cutoff 39, stage 38 removes 38 tokens and stage 39 all. Smoothing alone does not reach the cutoff."""
     stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", side=side, cutoff=39, smoothing=4.0)
     assert stages.hidden == (*range(39), TOKENS)
     assert stages.last == 39
@@ -47,28 +48,28 @@ def test_cutoff(side: str):
     assert left == [TOKENS - 38, 0]
     smoothed = stages.training(TOKEN_CHAIN, 38, (0.99, 0.0, 0.99, 0.99))
     assert len(smoothed.tokens) - len(PROMPT + ANSWER) == TOKENS - 39
-    short = chain(*[1] * 10)  # gone when its own tokens are
+    short = chain(*[1] * 10)  # hidden when its own tokens are
     assert [stages.hidden_units(short, stage) for stage in (9, 10, 38, 39)] == [9, 10, 10, 10]
 
 
 @given(st.floats(0.01, 20), st.integers(0, MAX_OFFSET - 1))
 def test_smoothing_is_exact(smoothing: float, offset: int):
-    """P(o ≤ j) = 1 − e^(−λ(j+1)): the offset changes there, and nowhere else."""
+    """P(o ≤ j) = 1 − e^(−λ(j+1)): the offset changes there and nowhere else."""
     tail = math.exp(-smoothing * (offset + 1))
-    if tail > 1e-9:  # else the step is lost in the last digits of 1 − tail
+    if tail > 1e-9:  # otherwise 1 − tail rounds the step away
         assert smoothing_offset(smoothing, 1 - tail * (1 + 1e-6)) <= offset
         assert smoothing_offset(smoothing, 1 - tail * (1 - 1e-6)) == offset + 1
 
 
 def test_smoothing_ends():
-    """λ = ∞ never hides more; the last of 100 offsets takes the tail."""
+    """λ = ∞ never hides more. The last of 100 offsets takes the tail."""
     assert [smoothing_offset(math.inf, number) for number in (0.0, 0.5, 1 - 2**-53)] == [0, 0, 0]
     assert [smoothing_offset(0.001, 1 - math.exp(-0.001 * o)) for o in (98.5, 99.5, 200, 9000)] == [98, 99, 99, 99]
     assert [smoothing_offset(5e-324, number) for number in (0.0, 0.5)] == [0, MAX_OFFSET]
 
 
 def test_smoothing_in_a_row():
-    """It hides more, never more than there is, and only where it is asked for."""
+    """Smoothing hides more, but never more than there is, and only with smooth=True."""
     stages = stages_of(TOKEN_CHAIN, method="icot", removal="delete", smoothing=0.05)
     chance = (0.99, 0.0, 1 - math.exp(-0.05 * 7.5), 0.99)
     shown = [len(stages.training(TOKEN_CHAIN, stage, chance).tokens) - 6 for stage in (0, 10, 39, 40, 46)]
@@ -81,21 +82,11 @@ def test_smoothing_in_a_row():
 # The stages of each method
 
 
-def test_log_icot_by_levels():
-    """Parity of 8 bits: whole levels, 4 nodes and then 2."""
-    nodes = chain(*[1] * 6, levels=(1, 1, 1, 1, 2, 2))
-    stages = stages_of(nodes, method="log-icot")
-    assert stages.hidden == (0, 4, 6)
-    assert stages.stage_slots == (0, 4, 6)
-    assert row_of(stages, nodes, 1).tokens == [*PROMPT, *[SLOT] * 4, *tokens(4, 6), *ANSWER]
-    assert row_of(stages, nodes, 2).tokens == [*PROMPT, *[SLOT] * 6, *ANSWER]
-
-
 @pytest.mark.parametrize(
     ("elements", "hidden"), [(15, (0, 8, 12, 14)), (47, (0, 24, 36, 42, 45, 46)), (2, (0, 1)), (1, (0,))]
 )
 def test_log_icot_by_halving(elements: int, hidden: tuple[int, ...]):
-    """The contract's numbers, by steps of several tokens and by tokens."""
+    """The contract's numbers hold for steps of several tokens and for tokens."""
     by_tokens = stages_of(chain(*[1] * (elements - 1)), method="log-icot")
     by_steps = stages_of(chain(*[3] * (elements - 1)), method="log-icot")
     assert by_tokens.hidden == by_steps.hidden == by_tokens.stage_slots == hidden
@@ -103,7 +94,7 @@ def test_log_icot_by_halving(elements: int, hidden: tuple[int, ...]):
 
 
 def test_chains_of_different_lengths():
-    """Each goes through the stages of its own length and stays at its last; the slots are those of the longest."""
+    """Each chain has the stages of its own length and stays at its last one. The slots are those of the longest."""
     long, middle, short, none = chain(*[2] * 14), chain(*[3] * 6), chain(1), chain()
     stages = stages_of(long, middle, short, none, method="log-icot")
     hidden = [[stages.hidden_units(c, stage) for stage in range(stages.count)] for c in (long, middle, short, none)]
@@ -114,7 +105,7 @@ def test_chains_of_different_lengths():
 
 
 def test_one_stage_methods():
-    """none and pause never show a chain, and only pause has slots; cot always shows all of it."""
+    """none and pause never show a chain, only pause has slots, and cot always shows the whole chain."""
     steps = chain(2, 3)
     rows = {m: row_of(stages_of(steps, method=m), steps, 0).tokens for m in ("none", "pause", "cot")}
     assert rows["none"] == [*PROMPT, *ANSWER]
@@ -124,7 +115,7 @@ def test_one_stage_methods():
 
 
 def test_a_chain_longer_than_any_measured():
-    """Stages may be measured on a sample. In the last stage nothing of a chain is shown that it did not have."""
+    """Stages may be measured on a sample. The last stage shows nothing of any chain, however long."""
     for method, removal in (("icot", "delete"), ("icot-steps", "pad"), ("log-icot", "pad")):
         stages = stages_of(chain(1, 1), method=method, removal=removal)
         longer = chain(*[2] * 9)
@@ -134,7 +125,7 @@ def test_a_chain_longer_than_any_measured():
 
 
 def test_unit_of():
-    """Only icot, doubling and the halving of tokens take tokens away one by one."""
+    """Only icot, doubling and the halving of tokens remove single tokens."""
     sources = ("given", "steps", "tokens")
     methods: tuple[LmMethod, ...] = ("cot", "icot", "icot-steps", "doubling", "log-icot")
     by_token = {(m, s) for m in methods for s in sources if unit_of(CurriculumOptions(method=m), s) == "token"}
@@ -142,7 +133,7 @@ def test_unit_of():
 
 
 def test_doubling():
-    """1, 3, 7, … tokens are gone; side and cutoff are not for it."""
+    """Doubling hides 0, 1, 3, 7, … units and takes neither side nor cutoff."""
     stages = stages_of(chain(*[2] * 5), method="doubling")
     assert stages.hidden == (0, 1, 3, 5)  # of five units
     with pytest.raises(InputError, match="doubling has its own removal"):
@@ -157,7 +148,7 @@ def test_levels_out_of_order():
 
 @given(curricula(), data_sets())
 def test_stages_of_any_curriculum(options: CurriculumOptions, chains: list[Chain]):
-    """Hidden units and slots grow with the stages, and the last shows nothing, except of cot."""
+    """Hidden units and slots grow with the stages, and the last stage shows nothing, except of cot."""
     stages = TextStages.measure(options, chains, SLOT)
     assert stages.count == len(stages.hidden) == len(stages.stage_slots) == stages.last + 1
     for table in (stages.hidden, stages.stage_slots, stages.count_slots):
@@ -183,8 +174,9 @@ def test_stages_of_any_curriculum(options: CurriculumOptions, chains: list[Chain
 
 @given(curricula(), data_sets())
 def test_prompts(options: CurriculumOptions, chains: list[Chain]):
-    """At every stage all examples with one question have one prompt, whatever their steps and answers. And a model is asked as
-    it was trained: the same tokens, and the next at the same position.
+    """At every stage all examples of one question have one prompt, whatever their steps and answers.
+
+    A model is asked as it was trained: with the same tokens, and the next token at the same position.
     """
     stages = TextStages.measure(options, chains, SLOT)
     for stage in range(stages.count):
@@ -209,7 +201,8 @@ def test_prompts(options: CurriculumOptions, chains: list[Chain]):
 
 @given(curricula(), data_sets(), st.data())
 def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObject):
-    """Prompt, slots, what is shown, answer; loss exactly on what is shown and the answer, and on slots if asked."""
+    """A row is prompt, slots, shown units and answer. The loss is on what is shown and the answer, and optionally
+    on slots."""
     stages = TextStages.measure(options, chains, SLOT)
     c = data.draw(st.sampled_from(chains))
     hidden, slots = data.draw(st.integers(0, len(c.units))), data.draw(st.integers(0, 30))
@@ -224,7 +217,7 @@ def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObje
     of_slots = [IGNORED] * places
     if supervise:
         flat = [token for unit in gone for token in unit]
-        of_slots = ([IGNORED] * places + flat)[len(flat) :]  # the last of them, next to what follows
+        of_slots = ([IGNORED] * places + flat)[len(flat) :]  # aligned to the right, next to what follows
     assert row.labels == [*[IGNORED] * len(PROMPT), *of_slots, *written]
     assert row.positions[: len(PROMPT)] == list(range(len(PROMPT)))
     jumps = [b - a for a, b in pairwise(row.positions)]
@@ -234,7 +227,7 @@ def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObje
 
 @pytest.mark.parametrize("method", ["icot-steps", "log-icot"])
 def test_padding_is_in_place(method: str):
-    """Chains alike: what is shown stands where it stands in the full chain, at every stage."""
+    """In chains of one shape every shown token stands where it stands in the full chain."""
     alike = [chain(2, 1, 3, 1, 2, first=first) for first in (FIRST, 200)]
     stages = stages_of(*alike, method=method)
     for c in alike:
@@ -248,7 +241,7 @@ def test_padding_is_in_place(method: str):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_kept_positions(side: str):
-    """Chains alike: every token that is left has the position of the full chain."""
+    """Every token that is left has its position of the full chain."""
     c = chain(2, 1, 3, 1)
     stages = stages_of(c, method="icot-steps", removal="delete", keep_positions=True, side=side)
     full = row_of(stages, c, 0)
@@ -261,14 +254,14 @@ def test_kept_positions(side: str):
 
 
 def test_kept_positions_of_pause():
-    """Slots fill the places, so there is no gap to keep."""
+    """Slots fill the places, so there is no gap."""
     c = chain(2, 1)
     stages = stages_of(c, method="pause", removal="delete", keep_positions=True)
     assert stages.prompt(c, 0).positions == row_of(stages, c, 0).positions[:7] == list(range(7))
 
 
 def test_hidden_loss():
-    """The hidden tokens are the labels of the slots before what follows; their number decides for one example at a time."""
+    """The hidden tokens are the labels of the last slots. One random number decides this per example."""
     long, short = chain(1, 2, 1), chain(1, 1)
     stages = stages_of(long, short, method="icot-steps", hidden_loss=0.25)
     with_loss, without = (0.99, 0.0, 0.0, 0.2499), (0.99, 0.0, 0.0, 0.25)
@@ -279,7 +272,7 @@ def test_hidden_loss():
 
 
 def test_at_most_so_many_slots():
-    """A cap holds for stages, replayed counts and the slots that have loss: they keep the last of the hidden tokens."""
+    """The cap holds for stages, replayed counts and supervised slots, which keep the last hidden tokens."""
     c = chain(2, 2, 2)
     stages = stages_of(c, method="icot-steps", slots=3, hidden_loss=1.0)
     assert (stages.stage_slots, stages.count_slots) == ((0, 2, 3, 3), (0, 2, 3, 3))
@@ -295,8 +288,9 @@ def test_at_most_so_many_slots():
 
 @given(curricula(), data_sets(), chances, st.data())
 def test_any_training_row(options: CurriculumOptions, chains: list[Chain], chance: list[float], data: st.DataObject):
-    """Any row: its slots are those of its stage or of its count, and replay hides no more than the stage; but scattered
-    replay, which hides any units, has a slot for each of their tokens.
+    """The slots of a row are those of its stage or of its count, and replay hides no more than the stage.
+
+    Scattered replay hides any units and has a slot for each of their tokens.
     """
     stages = TextStages.measure(options, chains, SLOT)
     c, stage = data.draw(st.sampled_from(chains)), data.draw(st.integers(0, stages.last))
@@ -320,3 +314,91 @@ def test_any_training_row(options: CurriculumOptions, chains: list[Chain], chanc
         assert hidden == at_stage
     allowed = {stages.stage_slots[s] for s in range(stage + 1)} | {stages.count_slots[hidden]}
     assert row.tokens.count(SLOT) in (allowed if options.padded else {0})
+
+
+# Replay
+
+
+def hidden_in(row: Row, c: Chain) -> int:
+    """Count the one-token units that a row hides."""
+    return len(c) - (len(row.tokens) - row.tokens.count(SLOT))
+
+
+@pytest.mark.parametrize("replay_of", ["stages", "counts"])
+def test_replay_of(replay_of: str):
+    """Replay is uniform over the stages, or over the counts, up to the current one. The first stage has none."""
+    c = chain(*[1] * 14)
+    stages = stages_of(c, method="log-icot", replay=0.5, replay_of=replay_of)
+    numbers = [(i + 0.5) / 1300 for i in range(1300)]
+    drawn = [hidden_in(stages.training(c, 2, (0.4999, number, 0.0, 0.0)), c) for number in numbers]
+    kinds = (0, 8, 12) if replay_of == "stages" else range(13)
+    assert sorted(set(drawn)) == list(kinds)
+    assert {drawn.count(kind) // (len(drawn) // len(kinds)) for kind in kinds} == {1}
+    assert drawn == sorted(drawn)
+    assert {hidden_in(stages.training(c, 2, (0.5, number, 0.0, 0.0)), c) for number in numbers} == {12}
+    assert {hidden_in(stages.training(c, 0, (0.0, number, 0.0, 0.0)), c) for number in numbers} == {0}
+
+
+def test_scattered():
+    """Any units are hidden in their places, with loss on their tokens or without. If they are deleted, the others
+    may keep their positions."""
+    c = chain(2, 1, 3, 1)
+    gone = (True, False, True, False)
+    padding = stages_of(c, replay_of="scattered")
+    deleting = stages_of(c, replay_of="scattered", removal="delete")
+    keeping = stages_of(c, replay_of="scattered", removal="delete", keep_positions=True)
+    row = padding.scattered(c, gone)
+    assert row.tokens == [*PROMPT, SLOT, SLOT, *tokens(2, 3), *[SLOT] * 3, *tokens(6, 7), *ANSWER]
+    assert row.labels == [*[IGNORED] * 5, *tokens(2, 3), *[IGNORED] * 3, *tokens(6, 7), *ANSWER]
+    supervised = padding.scattered(c, gone, supervise_hidden=True)
+    assert supervised.tokens == row.tokens
+    assert supervised.labels == [*[IGNORED] * 3, *tokens(0, 7), *ANSWER]
+    for stages, positions in ((deleting, range(8)), (keeping, [0, 1, 2, 5, 9, 10, 11, 12])):
+        rest = stages.scattered(c, gone, supervise_hidden=True)
+        assert rest.tokens == [*PROMPT, *tokens(2, 3), *tokens(6, 7), *ANSWER]
+        assert rest.labels == [*[IGNORED] * 3, *rest.tokens[3:]]
+        assert rest.positions == list(positions)
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=4), st.floats(0.01, 0.99), st.floats(0, 1, exclude_max=True))
+def test_scattered_replay(gone: list[bool], share: float, smoothing: float):
+    """A unit is hidden if its number is below the example's. The first stage, or an example without replay, hides
+    none this way."""
+    c = chain(2, 1, 3, 1)
+    stages = stages_of(c, method="log-icot", replay=0.5, replay_of="scattered", hidden_loss=0.5, smoothing=0.5)
+    units = [share / 2 if one else (1 + share) / 2 for one in gone]
+    for loss in (0.4, 0.6):
+        row = stages.training(c, 1, (0.4, share, smoothing, loss, *units))
+        assert row == stages.scattered(c, gone, supervise_hidden=loss < 0.5)
+    plain = (0.6, share, 0.0, 0.9)
+    assert stages.training(c, 1, (*plain, *units)) == stages.training(c, 1, plain)
+    assert stages.training(c, 0, (0.4, *plain[1:], *units)) == stages.training(c, 0, plain)
+
+
+@pytest.mark.parametrize(
+    ("asked", "replayed", "loss"),
+    [
+        ({}, "scattered", 1.0),
+        ({"replay_of": "counts"}, "counts", 0.0),
+        ({"hidden_loss": 0.25}, "scattered", 0.25),
+        ({"replay_of": "stages", "hidden_loss": 1.0}, "stages", 1.0),
+        ({"removal": "delete"}, "counts", 0.0),  # with scattered gaps the next step would be ambiguous
+        ({"removal": "delete", "replay_of": "scattered"}, "scattered", 0.0),
+        ({"replay": 0.0}, "scattered", 0.0),  # nothing is replayed
+        ({"slots": 3}, "counts", 0.0),  # scattered replay may need more slots
+        ({"method": "cot"}, "scattered", 0.0),
+        ({"method": "pause"}, "scattered", 0.0),  # its slots stand for no tokens
+        ({"method": "pause", "hidden_loss": 0.5}, "scattered", 0.5),
+    ],
+)
+def test_what_is_replayed_by_default(asked: dict[str, Any], replayed: str, loss: float):
+    options = LmTrainOptions(**asked)
+    assert (options.replayed, options.slot_loss) == (replayed, loss)
+    resolved = options.as_json()
+    assert (resolved["replay_of"], resolved["hidden_loss"]) == (replayed, loss)
+
+
+def test_a_comparison_has_pause_without_the_chain():
+    options = LmTrainOptions(hidden_loss=1.0)
+    assert with_method(options, "pause").slot_loss == 0
+    assert with_method(options, "icot").slot_loss == 1

@@ -1,13 +1,10 @@
-"""Language models: Ctrl-C and damage; kill -9 is in tests/faults. A resumed run ends with the same bits as one left alone."""
+"""Language models after Ctrl-C and damage (tests/faults has kill -9). A resumed run is bit-for-bit identical to an
+uninterrupted one."""
 
 import errno
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,28 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm.training.train import train
 from internalize.lm.training.trainer_checkpoints import PLACE, checkpoint_digests, whole_checkpoints
 from internalize.storage.files import sealed, write_json
 from internalize.storage.runs import Run
-from tests.lm_runs import TINY, content, words
+from tests.asking import refused
+from tests.lm_runs import TINY, HostilePickle, content, words
+from tests.processes import interrupt_command
 
 
 def test_ctrl_c_saves_and_resumes(tmp_path: Path):
-    options = replace(TINY, steps=240, stage_steps=80, eval_every=10)
-    argv = [sys.executable, "-c", "from internalize.commands.cli import run; run()"]
-    out = tmp_path / "run"
-    process = subprocess.Popen([*argv, *words(options, out)], stderr=subprocess.PIPE, text=True)
-    for _ in range(1200):
-        if (out / "metrics.jsonl").exists():
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume continues"
+    options, out = replace(TINY, steps=240, stage_steps=80, eval_every=10), tmp_path / "run"
+    interrupt_command(words(options, out), (out / "metrics.jsonl").exists)
     assert whole_checkpoints(out / "checkpoint")
     assert not Run(out).finished
     train(options, 0, Run(out), resume=True)
@@ -58,7 +46,7 @@ def test_a_disk_that_is_full_as_the_trainer_begins(tmp_path: Path, monkeypatch: 
         train(TINY, 0, Run(tmp_path / "run"))
 
 
-def test_a_bug_of_ours_is_not_said_to_be_the_disks(tmp_path: Path):
+def test_a_bug_is_not_reported_as_a_full_disk(tmp_path: Path):
     def report(now: object) -> None:
         (tmp_path / "elsewhere" / "nothing").open()
 
@@ -67,7 +55,7 @@ def test_a_bug_of_ours_is_not_said_to_be_the_disks(tmp_path: Path):
 
 
 def stopped_run(out: Path, after: int = 12, checkpoint_steps: int = 5, **how: Any) -> Path:
-    """Stop a run after some updates, and return its last checkpoint."""
+    """Interrupt a run after some updates, and return its last checkpoint."""
 
     def stop(now: object) -> None:
         if now.done >= after:  # pyright: ignore[reportAttributeAccessIssue]
@@ -79,15 +67,12 @@ def stopped_run(out: Path, after: int = 12, checkpoint_steps: int = 5, **how: An
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", PLACE])
-def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str):
     checkpoint = stopped_run(tmp_path)
     content = bytearray((checkpoint / name).read_bytes())
     content[len(content) // 2] ^= 1
     (checkpoint / name).write_bytes(content if name != PLACE else b"{}")
-    assert main(words(TINY, tmp_path, "--resume")) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len([line for line in said if "damaged" in line]) == 1
-    assert name in said[-1]
+    refused(words(TINY, tmp_path, "--resume"), "damaged", name, alone=False)
 
 
 def test_a_checkpoint_without_its_digest_is_refused(tmp_path: Path):
@@ -99,7 +84,7 @@ def test_a_checkpoint_without_its_digest_is_refused(tmp_path: Path):
         train(TINY, 0, Run(tmp_path), resume=True)
 
 
-def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
+def test_half_written_checkpoint_is_ignored(tmp_path: Path):
     out = tmp_path / "stopped"
     (stopped_run(out) / PLACE).unlink()
     train(TINY, 0, Run(out), resume=True, checkpoint_steps=5)
@@ -107,13 +92,13 @@ def test_half_written_checkpoint_is_passed_over(tmp_path: Path):
     assert content(Run(out)) == content(Run(tmp_path / "left-alone"))
 
 
-def test_checkpoints_are_as_far_apart_as_is_asked_now(tmp_path: Path):
+def test_a_resumed_run_may_have_other_checkpoint_steps(tmp_path: Path):
     assert stopped_run(tmp_path).name == "checkpoint-10"
     assert stopped_run(tmp_path, 18, checkpoint_steps=2, resume=True).name == "checkpoint-16"
 
 
 def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Training is over at --stop-at, also for a run that was killed before it could say so."""
+    """A run that was killed after --stop-at ended its training, but before its result, does not train further."""
     options = replace(TINY, steps=40, method="none", stop_at=0.01, consolidate=10, eval_every=5)
     from internalize.lm.training import train as module
 
@@ -130,18 +115,8 @@ def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Run(tmp_path / "killed").result["steps"] < 40
 
 
-class HostilePickle:
-    """What makes a folder when it is unpickled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.folder,)
-
-
 def reseal(checkpoint: Path, **changes: Any) -> None:
-    """Give a checkpoint the digests of its files as they are: whoever changes them can do that, too."""
+    """Change a checkpoint and give it the digests of its files: whoever changes files can do that, too."""
     place = json.loads((checkpoint / PLACE).read_text())
     del place["sha256"]
     write_json(checkpoint / PLACE, sealed({**place, "files": checkpoint_digests(checkpoint), **changes}))
@@ -149,8 +124,8 @@ def reseal(checkpoint: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 @pytest.mark.parametrize("content", ["pickle", "torch", "list", "empty"])
-def test_a_hostile_pickle_in_a_checkpoint_is_refused(tmp_path: Path, name: str, content: str, capsys):
-    """The Trainer's own are read by torch's restricted unpickler."""
+def test_a_hostile_pickle_in_a_checkpoint_is_refused(tmp_path: Path, name: str, content: str):
+    """torch's restricted unpickler reads the Trainer's own files and refuses other pickles."""
     checkpoint = stopped_run(tmp_path / "run")
     payload = HostilePickle(tmp_path / "code-was-run")
     if content in ("torch", "list"):
@@ -158,9 +133,7 @@ def test_a_hostile_pickle_in_a_checkpoint_is_refused(tmp_path: Path, name: str, 
     else:
         (checkpoint / name).write_bytes(pickle.dumps(payload, protocol=2) if content == "pickle" else b"")
     reseal(checkpoint)
-    assert main(words(TINY, tmp_path / "run", "--resume")) == 2
-    *_, said = capsys.readouterr().err.strip().splitlines()
-    assert said.startswith(f"internalize: {checkpoint} is damaged: ")
+    refused(words(TINY, tmp_path / "run", "--resume"), f"internalize: {checkpoint} is damaged: ", alone=False)
     assert not (tmp_path / "code-was-run").exists()
 
 
@@ -170,7 +143,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
     kept["state"][0]["exp_avg"] = torch.zeros(3)
     torch.save(kept, checkpoint / "optimizer.pt")
     reseal(checkpoint)
-    with pytest.raises(InputError, match=r"optimizer.pt is damaged: it is of another model"):
+    with pytest.raises(InputError, match=r"optimizer.pt is damaged: it belongs to another model"):
         train(TINY, 0, Run(tmp_path), resume=True)
 
 
@@ -179,7 +152,7 @@ def test_weights_of_a_checkpoint_are_safetensors(tmp_path: Path):
     torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "pytorch_model.bin")
     (checkpoint / "model.safetensors").unlink()
     reseal(checkpoint)
-    with pytest.raises(InputError, match=r"pytorch_model.bin is not safetensors"):
+    with pytest.raises(InputError, match=r"pytorch_model.bin is not a safetensors file"):
         train(TINY, 0, Run(tmp_path), resume=True)
 
 
@@ -193,7 +166,7 @@ def test_weights_of_a_checkpoint_are_safetensors(tmp_path: Path):
         ({"latest": [1]}, "latest: expected `object`, got `array`"),
         ({"metrics_bytes": -1}, "metrics_bytes: expected `int` >= 0"),
         ({"files": {"x": 1}}, r"files\[\.\.\.\]: expected `str`, got `int`"),
-        ({"step": 9}, "is damaged: its files are of updates 10 and 9"),
+        ({"step": 9}, "is damaged: its files are from updates 10 and 9"),
     ],
 )
 def test_a_checkpoint_that_says_nonsense_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str):

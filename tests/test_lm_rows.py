@@ -1,4 +1,4 @@
-"""Rows of `lm compare`, from finished runs, and each method against linear ICoT."""
+"""Rows of `lm compare` from finished runs, and each method against linear ICoT."""
 
 import math
 from dataclasses import replace
@@ -45,45 +45,24 @@ def test_row_of_finished_runs(tmp_path: Path):
     finished(folder / "seed-2", 0.5, [(10, 1, 0.5)], stages=1)
     row = found_row(setting, (0, 1, 2), tmp_path)
     mean, low, _ = mean_interval([1.0, 0.98, 0.5])
-    assert row == {
-        "method": "log-icot",
-        "budget": "steps",
-        "seeds": 3,
-        "exact_match": mean,
-        "exact_match_low": low,
-        "exact_match_high": 1.0,
-        "word_match": pytest.approx((1 + mean) / 2),
-        "solved": 1,
-        "reached": 2,
-        "stages": 2,
-        "attempts": pytest.approx(5 / 3),
-        "stage_steps": 7,
-        "steps": 40,
-        "tokens": 1001,
-        "tokens_per_answer": 3.0,
-        "steps_to_99": None,  # one of three
-        "steps_after_explicit": None,
-        "each": [
-            {"seed": 0, "exact_match": 1.0, "word_match": 1.0, "explicit": 10, "after_explicit": 20, "steps": [10, 11]},
-            {
-                "seed": 1,
-                "exact_match": 0.98,
-                "word_match": 0.99,
-                "explicit": 10,
-                "after_explicit": None,
-                "steps": [10, 11],
-            },
-            {"seed": 2, "exact_match": 0.5, "word_match": 0.75, "explicit": 10, "after_explicit": None, "steps": [10]},
-        ],
-        "seconds": 2.0,
+    each = [
+        {"seed": seed, "exact_match": exact, "word_match": (1 + exact) / 2, "explicit": 10, "after_explicit": after,
+         "steps": steps}
+        for seed, exact, after, steps in ((0, 1.0, 20, [10, 11]), (1, 0.98, None, [10, 11]), (2, 0.5, None, [10]))
+    ]  # fmt: skip
+    costs = {"stage_steps": 7, "steps": 40, "tokens": 1001, "tokens_per_answer": 3.0, "seconds": 2.0}
+    solved = {"solved": 1, "reached": 2, "steps_to_99": None, "steps_after_explicit": None}  # one of three
+    assert row == costs | solved | {
+        "method": "log-icot", "budget": "steps", "seeds": 3, "stages": 2, "attempts": pytest.approx(5 / 3),
+        "exact_match": mean, "exact_match_low": low, "exact_match_high": 1.0,
+        "word_match": pytest.approx((1 + mean) / 2), "each": each, "against_linear": None,
         "runs": [str(folder / f"seed-{seed}") for seed in range(3)],
-        "against_linear": None,
-    }
+    }  # fmt: skip
     pair = found_row(setting, (0, 1), tmp_path)
-    assert (pair["steps_to_99"], pair["steps_after_explicit"]) == (30, 20)  # half of them got there
+    assert (pair["steps_to_99"], pair["steps_after_explicit"]) == (30, 20)  # half of the seeds
     finished(folder / "seed-3", 1.0, [(10, 1, 1.0), (20, 2, 0.98), (30, 2, 0.99), (40, 2, 1.0)])
     alike = found_row(setting, (0, 3), tmp_path)
-    assert (alike["exact_match_low"], alike["exact_match_high"]) == wilson(400, 400)  # no spread is not certainty
+    assert (alike["exact_match_low"], alike["exact_match_high"]) == wilson(400, 400)  # an interval even without spread
 
 
 def test_a_stage_that_was_given_up_is_not_reached(tmp_path: Path):
@@ -97,7 +76,7 @@ def test_a_stage_that_was_given_up_is_not_reached(tmp_path: Path):
 
 
 def test_stages_are_those_of_each_run(tmp_path: Path):
-    """The longest chain of a file may be one that a seed holds out; its run then has a stage less than the comparison."""
+    """If a seed holds out the longest chain of a file, its run has one stage less than the comparison."""
     setting = MethodSetting("icot-steps", "steps", replace(TINY, method="icot-steps"), 3, Path("steps/icot-steps"))
     folder = tmp_path / setting.folder / "seed-0"
     finished(folder, 1.0, [(10, 1, 1.0), (20, 2, 1.0)])
@@ -112,7 +91,8 @@ def test_stages_are_those_of_each_run(tmp_path: Path):
 
 
 def test_against_linear():
-    """Seed by seed: differences with a one-sided bound, ratios by their logarithms; only where both have the seed."""
+    """Differences have a one-sided bound, ratios are compared by their logarithms, and only seeds of both methods
+    count."""
 
     def row(method: Any, budget: Any, *each: tuple[int, float, int | None]) -> ComparisonRow:
         own = [SeedRow(seed=s, exact_match=e, explicit=1, after_explicit=after, steps=[]) for s, e, after in each]

@@ -18,8 +18,9 @@ TOKENS = 46  # of the chain of a 4 × 4 digit multiplication
 
 @pytest.mark.parametrize(("epochs", "shift"), [(0, 0), (1, BATCHES), (3, 3 * BATCHES), (0.5, BATCHES // 2)])
 def test_published_schedule(epochs: float, shift: int):
-    """Eight tokens an epoch (Deng et al.): one more every round(25 250 / 8) = 3 156 batches, the first at batch 3 156 counted from
-    0, or from the end of the epochs of pretraining. Until then nothing is smoothed either.
+    """Eight tokens per epoch (Deng et al.): one more every round(25 250 / 8) = 3 156 batches.
+
+    The first is at batch 3 156, counted from 0 or from the end of pretraining. Until then nothing is smoothed.
     """
     options = ScheduleOptions(advance="epochs", stages_per_epoch=8, first_epochs=epochs)
     schedule = Schedule(options, TOKENS + 1, BATCHES)
@@ -41,7 +42,7 @@ def test_published_schedule(epochs: float, shift: int):
     ],
 )
 def test_fixed_schedules(options: dict[str, Any], begins: list[int]):
-    """Of four stages and ten updates an epoch; no accuracy changes them."""
+    """Of four stages and ten updates per epoch. Accuracy does not change them."""
     schedule = Schedule(ScheduleOptions(**options), 4, 10)
     assert not schedule.advance(1000, 1.0)
     assert schedule.begins == begins
@@ -53,7 +54,7 @@ def test_epochs_need_an_end():
 
 
 def test_by_accuracy():
-    """The threshold itself is enough; a stage begins with the update after the one that may be prepared already."""
+    """The threshold itself is enough. A stage begins after the next update, whose batch may be prepared already."""
     schedule = Schedule(ScheduleOptions(advance="accuracy", threshold=0.9), 3, None)
     assert not schedule.advance(25, 0.89)
     assert schedule.advance(50, 0.9)
@@ -67,7 +68,7 @@ def test_by_accuracy():
 
 
 def test_no_stage_takes_longer_than_it_may():
-    """Evaluated after every update, a stage that never gets there has exactly the updates it may have."""
+    """Evaluated after every update, a stage that never passes uses exactly the updates that it may."""
     schedule = Schedule(ScheduleOptions(advance="accuracy", steps=200, stage_steps=30, first_steps=50), 4, None)
     for done in range(1, 200):
         schedule.advance(done, 0.0)
@@ -90,7 +91,8 @@ def test_no_stage_takes_longer_than_it_may():
 def test_any_schedule(
     advance, stages: int, stage_steps: int, updates: int, per_epoch: float, first_epochs: float, accuracies: list[float]
 ):
-    """Stages come in order, none is left out, none goes beyond the last, and what was said of an update stays true."""
+    """Stages come in order, none is skipped, none is beyond the last, and the stage of an update never changes
+    afterwards."""
     options = ScheduleOptions(
         advance=advance, stage_steps=stage_steps, stages_per_epoch=per_epoch, first_epochs=first_epochs
     )

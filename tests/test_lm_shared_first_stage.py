@@ -1,4 +1,4 @@
-"""`lm compare` trains a first stage that methods have in common once, and every run is what it would be alone."""
+"""`lm compare` trains a first stage that methods share once, and every run is what it would be alone."""
 
 import shutil
 import tempfile
@@ -30,11 +30,11 @@ ACCURACY = replace(
     budgets="stages",
     keep_stages=True,
 )
-"""The first stage ends after 12 updates, the attempts after it stall."""
+"""The first stage ends after 12 updates, and the attempts after it stall."""
 
 
 class Killed(BaseException):
-    """In place of kill -9: nothing handles it."""
+    """An error in place of kill -9, which nothing handles."""
 
 
 @cache
@@ -69,7 +69,7 @@ def share(
     ],
 )
 def test_shared_and_alone(tmp_path: Path, options: LmTrainOptions, methods: tuple[LmMethod, ...], first: int):
-    """The same weights, metrics and results, bit for bit, with fewer updates."""
+    """Weights, metrics and results are bit-for-bit identical to those of runs alone, with fewer updates."""
     outcomes, said = share(options, methods, tmp_path / "shared")
     assert_as_alone(options, methods, tmp_path / "shared")
     shared = [0, *[first] * (len(methods) - 1)]
@@ -111,7 +111,7 @@ def test_other_numbers_of_updates(tmp_path: Path):
 
 
 def after(call: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, killed at the end of that call."""
+    """Return the function, killed at the end of this call."""
     calls = 0
 
     def killed(*args: Any, **named: Any) -> Any:
@@ -128,10 +128,10 @@ def after(call: int, function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "call", "trained"),
     [
-        (shutil, "copytree", 1, [24, 12]),  # the owner has not kept its first stage, and has no checkpoint yet
-        (SharedStage, "keep", 1, [12, 12]),  # it has, and its own checkpoint is not whole: what it kept serves it
-        (shutil, "copytree", 2, [12]),  # the other run has a part of its copy
-        (SharedStage, "take_over", 2, [12]),  # it has all of it, and has not resumed
+        (shutil, "copytree", 1, [24, 12]),  # the owner has neither kept its first stage nor a checkpoint
+        (SharedStage, "keep", 1, [12, 12]),  # it has kept it, and continues from there
+        (shutil, "copytree", 2, [12]),  # the other run has copied a part of it
+        (SharedStage, "take_over", 2, [12]),  # it has copied all of it and not resumed
         (SharedStage, "drop", 1, []),  # the first stage is not removed
     ],
 )
@@ -156,7 +156,7 @@ def test_the_owner_is_refused(tmp_path: Path):
         outcomes, said = share(ACCURACY, METHODS[:2], tmp_path, refused=lambda folder, reason: None)
     assert [outcome.trained for outcome in outcomes] == [24]
     assert said == [
-        f"steps/log-icot/seed-0 trained a first stage of its own: {tmp_path}/steps/icot/seed-0 has none to continue from"
+        f"steps/log-icot/seed-0 trained a first stage of its own: {tmp_path}/steps/icot/seed-0 has no first stage to continue from"
     ]
 
 
@@ -176,7 +176,8 @@ def test_a_damaged_first_stage_is_not_used(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_comparison_that_shared_nothing_so_far(tmp_path: Path):
-    """Of one made before there was sharing: the finished run has kept nothing, the others share among themselves."""
+    """In a comparison of an earlier version the finished run has kept nothing, and the others share among
+    themselves."""
     costs = plan_settings(measure_costs(ACCURACY, METHODS), ["steps"], ACCURACY.steps)
     train(costs[0].options, 0, Run(tmp_path / "shared/steps/icot/seed-0"))
     outcomes, said = share(ACCURACY, METHODS, tmp_path / "shared", resume=True)
@@ -187,7 +188,7 @@ def test_a_comparison_that_shared_nothing_so_far(tmp_path: Path):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path):
-    """The others wait until the first stage is there, not until its run is finished."""
+    """The other runs wait for the first stage only, not for its whole run."""
     outcomes, said = share(ACCURACY, METHODS, tmp_path / "shared", jobs=2)
     assert sorted(outcome.shared for outcome in outcomes) == [0, 12, 12]
     assert said == []

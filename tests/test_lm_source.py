@@ -1,4 +1,4 @@
-"""Examples by position: every epoch another order, nothing held out is trained on."""
+"""Examples by position: every epoch has another order, and nothing that is held out is trained on."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from internalize.lm.options import LmTrainOptions
 
 
 def numbered(path: Path, count: int, questions: int | None = None) -> Path:
-    """A file of so many examples, whose questions repeat after so many."""
+    """Write a file of so many examples, whose questions may repeat."""
     write_examples(path, [Example(f"q{i % (questions or count)}", (f"s{i}",), f"a{i}") for i in range(count)])
     return path
 
@@ -87,7 +87,7 @@ def test_no_more_than_a_tenth_is_held_out(tmp_path: Path):
     assert not set(both.validation) & set(both.test())
 
 
-def test_examples_at_hand_are_as_a_file(tmp_path: Path):
+def test_given_examples_are_as_those_of_a_file(tmp_path: Path):
     path = numbered(tmp_path / "some.txt", 30)
     examples = read_examples(path)
     at_hand, of_file = of_examples(examples, 3, held_out=2), open_source(str(path), 3, held_out=2)
@@ -116,7 +116,7 @@ def test_what_to_evaluate_on(tmp_path: Path):
 
 @dataclass(frozen=True)
 class Doubling(Task):
-    """A task of somebody else's: its questions are numbers, the same in every stream."""
+    """A user's own task: its questions are numbers, the same in every stream."""
 
     most: int = 1000
     seed: int = 0
@@ -136,7 +136,7 @@ class Doubling(Task):
     ids=lambda task: task.name,
 )
 def test_held_out_questions_are_never_trained_on(task: Task):
-    """Of our tasks and of a task of one's own."""
+    """This holds for our tasks and for a user's own."""
     source = of_task(task, held_out=40)
     assert (source.spec, source.size) == (task.spec, None)
     train = [source.train(position) for position in range(1500)]
@@ -153,7 +153,7 @@ def test_held_out_questions_are_never_trained_on(task: Task):
     assert [source.train(position) for position in (1400, 3, 700)] == [train[1400], train[3], train[700]]
 
 
-def test_validation_examples_of_ones_own_and_small_tasks():
+def test_given_validation_examples_and_small_tasks():
     given = [Example("7", (), "14")]
     assert of_task(Doubling(), validation=given, held_out=20).validation == given
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""What `lm probe` is made of: the linear probe, where tokens stand, gradient signal over noise."""
+"""The parts of `lm probe`: the linear probe, where tokens stand, gradient signal over noise."""
 
 import pytest
 import torch
@@ -26,8 +26,8 @@ def test_random_tokens_are_read_at_chance(seed: int):
     assert abs(accuracy - 0.5) < 3 * (0.25 / 1000) ** 0.5
 
 
-def test_what_is_there_is_read():
-    """A direction of its own, as small as may be beside the others; and a parity of two directions, which is not linear."""
+def test_a_linear_direction_is_read():
+    """A probe reads a direction of its own, however small beside the others, but not the parity of two directions."""
     states, tokens = drawn(1000, 30), (drawn(1000, seed=1) > 0).long() + 7
     states *= torch.logspace(-3, 3, 30)
     assert fit(states[:500], tokens[:500]).accuracy(states[500:], tokens[500:]) < 0.6
@@ -40,7 +40,7 @@ def test_what_is_there_is_read():
 
 
 def test_tokens_in_the_middle_are_read_too():
-    """Three on a line: regression on indicators would never say the second."""
+    """Regression on indicators would never read the second of three tokens on a line."""
     tokens = torch.arange(900) % 3
     states = tokens[:, None].float() + 0.05 * drawn(900, 1)
     indicators = torch.nn.functional.one_hot(tokens).double()

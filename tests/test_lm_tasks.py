@@ -1,4 +1,4 @@
-"""Generated tasks: hand-computed lines, arithmetic, levels, and the same examples in whatever portions."""
+"""Generated tasks: hand-computed lines, arithmetic, levels, and the same examples in any portions."""
 
 import itertools
 from typing import get_args
@@ -26,12 +26,12 @@ SPECS = [
 
 
 def value(text: str) -> int:
-    """The number that digits, least significant first, stand for; marks are passed over."""
+    """Return the number that digits stand for, least significant first, without the marks."""
     return int("".join(character for character in text if character.isdigit())[::-1])
 
 
 def ends(sentence: str) -> tuple[str, str]:
-    """The two things of `the … is in the …`."""
+    """Return the two things of `the … is in the …`."""
     _, inner, _, _, _, outer, *_ = sentence.split()
     return inner, outer
 
@@ -43,13 +43,8 @@ def test_published_line():
     )
     example = Multiply(4).write(2365, 4347)
     assert text_line(example) == published
-    assert example.steps == (
-        "5 5 5 6 1",
-        "+ 0 0 6 4 9 0",
-        "( 5 5 1 1 1 1 )",
-        "+ 0 0 5 9 0 7 0",
-        "( 5 5 6 0 2 8 0 )",
-        "+ 0 0 0 0 6 4 9 0",
+    assert " | ".join(example.steps) == (
+        "5 5 5 6 1 | + 0 0 6 4 9 0 | ( 5 5 1 1 1 1 ) | + 0 0 5 9 0 7 0 | ( 5 5 6 0 2 8 0 ) | + 0 0 0 0 6 4 9 0"
     )
     assert example.levels is None
 
@@ -166,7 +161,7 @@ def test_hops_follow_from_facts_and_lower_levels(hops: int):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_same_examples_in_whatever_portions_and_by_the_spec(spec: str):
+def test_same_examples_in_any_portions_and_by_the_spec(spec: str):
     task = get_task(spec, 11)
     for stream in get_args(TaskStream):
         whole = task.examples(stream, 3, 20)

@@ -111,7 +111,7 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
 def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="batch=8 cannot be shared by 3 processes"):
+    with pytest.raises(InputError, match="batch=8 cannot be split among 3 processes"):
         train(TINY)
 
 
@@ -267,7 +267,7 @@ def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):
     base = untrained(tmp_path / "base")
     AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     options = replace(TINY, model=str(base))
-    with pytest.raises(InputError, match="if they were trained on, remove `weights`"):
+    with pytest.raises(InputError, match="if they were changed on purpose, remove `weights`"):
         train(options, 0, Run(tmp_path / "run"))
     forget_digests(base)
     train(options, 0, Run(tmp_path / "run"))
@@ -291,7 +291,7 @@ def test_data_that_changed_are_another_run(tmp_path: Path):
     data.write_text("".join(lines[1:]))
     with pytest.raises(InputError, match="holds another run: its data_sha256"):
         train(options, 0, Run(tmp_path / "run"), resume=True)
-    with pytest.raises(InputError, match="what was held out is not known any more; put it back, or give --data"):
+    with pytest.raises(InputError, match="the held-out examples are no longer known; restore it, or give --data"):
         open_subject(tmp_path / "run")
     assert len(open_subject(tmp_path / "run", str(data)).examples) == 80
     data.write_text("".join(lines))

@@ -255,7 +255,7 @@ def test_what_can_be_trained(changes: dict[str, Any], solved: bool, tmp_path: Pa
     ("make", "words"),
     [
         (lambda: TrainOptions(gates="open"), "gates='open' is not one of paper, ones, cot, learned, input"),  # type: ignore[arg-type]
-        (lambda: TrainOptions(curriculum="cot", gates="ones"), "cot is a model of its own"),
+        (lambda: TrainOptions(curriculum="cot", gates="ones"), "curriculum=cot is its own one-layer model"),
         (lambda: TrainOptions(gate_bias=float("nan")), "gate_bias=nan is outside"),
         (lambda: TrainOptions(gate_penalty=-1), "gate_penalty=-1"),
         (lambda: TrainOptions(threshold=0), "threshold=0"),

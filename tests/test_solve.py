@@ -25,7 +25,7 @@ from internalize.parity import (
     stage_loss,
 )
 from internalize.parity.algorithm1 import solve as algorithm_module
-from internalize.parity.algorithm1.recovery import quantise
+from internalize.parity.algorithm1.recovery import quantize
 from internalize.parity.algorithm1.solve import SolveState, samples_of, setting_of, solve
 from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.algorithm1.streaming import Samples, gradient_at_zero
@@ -149,7 +149,7 @@ def test_the_first_stage_of_a_level_trains_it_and_the_others_are_idle():
     for layer, number in enumerate(firsts):
         samples = Samples(tree, 2, number * B, B)
         gradient = gradient_at_zero(samples, result.weights[:layer], get_link("cosine"))
-        wanted = quantise(-setting.amplitude * setting.unit_rates[layer] * gradient, setting.amplitude)
+        wanted = quantize(-setting.amplitude * setting.unit_rates[layer] * gradient, setting.amplitude)
         torch.testing.assert_close(result.weights[layer], wanted, rtol=0, atol=0)
     assert torch.equal(result.weights[0], solve(replace(options, curriculum="log-icot")).weights[0])
     assert solve(SolveOptions(n=30, k=16)).idle_stages == 0
@@ -248,7 +248,7 @@ def test_without_rounding_nothing_is_exact():
     rounded, result = solve(SolveOptions(n=16, k=8)), solve(SolveOptions(n=16, k=8, grid="none"))
     assert result.samples_per_stage == rounded.samples_per_stage
     assert (result.exact_recovery, result.failed_stage) == (False, 1)
-    assert "grid=none rounds nothing" in (result.reason or "")
+    assert "grid=none does not round" in (result.reason or "")
     kept: list[SolveState] = []
     solve(SolveOptions(n=16, k=4, grid="none"), on_stage=kept.append)
     assert torch.equal(kept[0].weights[0], kept[0].step)

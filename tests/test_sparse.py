@@ -75,9 +75,9 @@ def test_of_runs(tmp_path: Path):
     assert SparseModel.of(Run(tmp_path / "cot"), "level").passes == 3
     with pytest.raises(InputError, match="by='direct': the model of .*cot writes its chain"):
         SparseModel.of(Run(tmp_path / "cot"), "direct")
-    with pytest.raises(InputError, match="by='level': the model of .*log-icot is internalised"):
+    with pytest.raises(InputError, match="by='level': the model of .*log-icot is internalized"):
         SparseModel.of(Run(tmp_path / "log-icot"), "level")
-    with pytest.raises(InputError, match=r"bits of shape \(4, 11\); the model answers samples × 12"):
+    with pytest.raises(InputError, match=r"bits of shape \(4, 11\); the model expects samples × 12"):
         SparseModel.of(Run(tmp_path / "log-icot"))(torch.ones(4, 11))
 
 

@@ -143,8 +143,7 @@ def test_runs_end_at_chance_only_without_replay_and_loss_on_hidden_slots():
 
 def test_where_everything_at_once_stalled():
     """With two layers to spare on no seed, with one on one that was solved, with none on two that were not, with a layer too few
-    on two, of which one was solved.
-    """
+    on two, of which one was solved."""
     assert [(run["layers"], run["seed"]) for run in runs_that_went_back()] == [(3, 0), (3, 2), (4, 1), (4, 3), (5, 3)]
     rows = {layers: _of_method("lm-depth-scattered", "adaptive", f"layers={layers}") for layers in (3, 4, 5)}
     wrong = {layers: [e["seed"] for e in row["each"] if e["exact_match"] < 0.99] for layers, row in rows.items()}

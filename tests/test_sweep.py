@@ -326,12 +326,12 @@ def test_show(tmp_path: Path):
     assert [point["n"] for point in shown["half"]] == [8, 12]
     assert Path(shown["figure"]).stat().st_size > 1000
     assert "40 runs, 10 seeds in each place" in said.err
-    refused(f"sweep show {tmp_path / 'cells'} --by colour", "by='colour': the cells have no such column")
+    refused(f"sweep show {tmp_path / 'cells'} --by colour", "by='colour': no such column; the cells have")
     twice = pl.concat([found, found.with_columns(stop_at_failure=~found["stop_at_failure"])])
     assert varied(twice) == ["n", "samples", "stop_at_failure"]
     with pytest.raises(InputError, match="the same seeds twice"):
         success_rates(twice, ["n"])
-    refused(f"sweep show {tmp_path / 'cells'} --where colour=red", "where=colour=red: the cells have no such column")
+    refused(f"sweep show {tmp_path / 'cells'} --where colour=red", "where=colour=red: no such column; the cells have")
     refused(f"sweep solve --address 1.2.3.4:5 --out {tmp_path / 'new'}", "add --backend ray")
     refused(f"sweep solve --jobs 0 --out {tmp_path / 'new'}", "jobs=0 is outside 1")
     assert not (tmp_path / "new").exists()
