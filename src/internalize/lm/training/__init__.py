@@ -1,5 +1,5 @@
 """Training with a Hugging Face Trainer: collator, callback, losses, models.
 
-Imports `lm.data`, `lm.stages` and `storage`. Start with `internalization.py`, which puts the pieces together. `train.py` is
+Imports `lm.data`, `lm.stages` and `storage`. Start with `internalization.py`, which assembles the parts. `train.py` is
 `lm train`.
 """

@@ -1,5 +1,7 @@
-"""The callback that takes a Trainer through the stages: evaluates, decides when a stage ends, keeps its place, and goes back to
-the weights of the last good stage where the schedule does.
+"""The callback that leads a Trainer through the stages.
+
+It evaluates, decides when a stage ends, records in checkpoints where the curriculum is, and restores the weights of the
+last good stage when the schedule goes back.
 """
 
 import math
@@ -36,27 +38,26 @@ from internalize.storage.files import Json, load_tensors, save_tensors, sealed, 
 
 @dataclass(frozen=True)
 class RunHooks:
-    """How a run folder takes part in training. The defaults are those of a user's own Trainer."""
+    """The hooks through which a run folder takes part in training. The defaults are for a user's own Trainer."""
 
     on_metrics: Callable[[Json], None] = lambda metrics: None
     """Called with every evaluation."""
     on_stage_end: Callable[[int], None] = lambda stage: None
     """Called with every stage that has ended, counted from 0, before a checkpoint records its end."""
     on_first_stage: Callable[[Path, Json], None] | None = None
-    """Called once the first stage has ended, with a checkpoint of that update and its place, before the place is written."""
+    """Called when the first stage has ended, with the checkpoint of that update and its place before it is written."""
     saved_place: Callable[[], Json] = dict
-    """Returns what else a checkpoint should record."""
+    """Returns further entries for the place of a checkpoint."""
     interrupted: Callable[[], bool] = lambda: False
-    """Asked after every update whether to save and stop."""
+    """Called after every update. Returns whether to save and stop."""
     keep_history: bool = True
-    """Whether the Trainer's log may grow. One line per update makes checkpoints long."""
+    """Whether the Trainer's log may grow. With one line per update it makes checkpoints long."""
     keep_checkpoints: int | None = None
-    """How many checkpoints stay, if older ones are to be removed. A Trainer that is told to remove them would also take a user's
-    folder for one."""
+    """Number of checkpoints to keep; None keeps all. The Trainer's own option could remove a user's folder."""
 
 
 class StageCallback(TrainerCallback):
-    """Evaluates at the current stage, moves on by the schedule, and resumes with the Trainer's own checkpoints."""
+    """A callback that evaluates, follows the schedule of stages, and resumes from the Trainer's checkpoints."""
 
     def __init__(
         self,
@@ -69,13 +70,13 @@ class StageCallback(TrainerCallback):
         self.options, self.text, self.stages, self.schedule = options, text, stages, schedule
         self.validation = validation[: options.eval_examples]
         if not self.validation:
-            raise InputError("no examples are held out, and stages are judged by them; give some as validation")
+            raise InputError("no examples are held out, and stages are evaluated on them; give some as validation")
         self.finished_stages: list[Json] = []
-        """One record an attempt at a stage that has ended, as in the result."""
+        """One record for each attempt that has ended, as in the result."""
         self.latest: Json = {}
         """The last evaluation."""
         self.ended: int | None = None
-        """After how many updates training was over; None while it is not."""
+        """The number of updates after which training was complete; None before that."""
         self.seconds = 0.0
         self.hooks = RunHooks()
         self._losses = (0.0, 0)
@@ -90,7 +91,7 @@ class StageCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse arguments under which batches would not be those of their stage; go back to a checkpoint's place."""
+        """Refuse arguments under which batches would not belong to their stage. Restore a checkpoint's place."""
         batch = args.train_batch_size * args.gradient_accumulation_steps * _processes(args)[1]
         if args.train_sampling_strategy != "sequential":
             raise InputError(
@@ -98,15 +99,15 @@ class StageCallback(TrainerCallback):
             )
         if state.max_steps > self.options.steps:
             raise InputError(
-                f"TrainingArguments make {state.max_steps} updates, the options {self.options.steps}: beyond these the data "
-                "would begin anew; take max_steps from arguments()"
+                f"TrainingArguments make {state.max_steps} updates, the options {self.options.steps}: after these the data "
+                "would start again; take max_steps from arguments()"
             )
         if args.ignore_data_skip:
             raise InputError("TrainingArguments need ignore_data_skip=False: positions decide what a batch hides")
         if batch != self.options.batch:
             raise InputError(f"TrainingArguments make batches of {batch}, the options of {self.options.batch}")
         if args.dataloader_num_workers and self.options.advance == "accuracy":
-            raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not hear of a new stage")
+            raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not learn of a new stage")
         self.schedule.restart()
         self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
         if state.global_step:
@@ -115,14 +116,16 @@ class StageCallback(TrainerCallback):
             check_restored(checkpoint, kwargs["model"], self._good, kwargs["optimizer"])
             ended = shared and self._decide(kwargs["model"], args, state, self.latest["exact_match"], None)
             assert ended == shared, "runs that share their first stage end it at the same update"
-        state.compute_steps(args, state.max_steps)  # as asked for now, not as it was when a checkpoint was made
+        state.compute_steps(args, state.max_steps)  # by the present arguments, not those of the checkpoint
         self._began = time.perf_counter() - self.seconds
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The last good weights where a smaller removal is tried, and a new optimizer there, or at every stage, if that is
-        asked for; at the end a learning rate that falls to nothing.
+        """Restore the last good weights and start a new optimizer when a smaller removal is tried.
+
+        With ``reset_optimizer`` every stage starts a new optimizer. At the end of training, lower the learning rate to
+        zero.
         """
         back = self.schedule.goes_back(state.global_step)
         if back:
@@ -134,10 +137,10 @@ class StageCallback(TrainerCallback):
         falling = self._annealed_updates(state.max_steps)
         if args.lr_scheduler_type in ("constant", "constant_with_warmup") and left <= falling:
             for group in kwargs["optimizer"].param_groups:
-                group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it anew after each update
+                group["lr"] *= left / (falling + 1)  # the Trainer's schedule sets it again after each update
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Evaluate when it is time, and move on when the schedule says so."""
+        """Evaluate if an evaluation is due, and let the schedule decide about the stage."""
         done = state.global_step
         number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
         if done % self.options.eval_every == 0 or self._ends(done) or done in (self._stop_at, state.max_steps):
@@ -146,7 +149,7 @@ class StageCallback(TrainerCallback):
             loss = None
             if self.schedule.may_go_back:
                 loss = _finite(self.held_out_loss(model, stage, args), done)
-            control.should_log = True  # the Trainer knows the loss, and says it in on_log
+            control.should_log = True  # the Trainer knows the training loss and passes it to on_log
             self._evaluated = {
                 "step": done,
                 "stage": stage + 1,
@@ -163,7 +166,7 @@ class StageCallback(TrainerCallback):
                 self.ended = done
                 control.should_training_stop = True
                 if done < state.max_steps:
-                    control.should_save = False  # a Trainer that is resumed from here would train on
+                    control.should_save = False  # a Trainer resumed from such a checkpoint would continue training
             elif stage_ended and number == 0 and self.hooks.on_first_stage:
                 self._first_ended = done
                 control.should_save = True
@@ -171,7 +174,7 @@ class StageCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Hand on the evaluation together with the mean of the training losses that were logged since the one before."""
+        """Report the evaluation together with the mean training loss since the previous evaluation."""
         if "loss" not in kwargs.get("logs", {}):
             return
         loss = _finite(float(kwargs["logs"]["loss"]), state.global_step)
@@ -187,9 +190,9 @@ class StageCallback(TrainerCallback):
                 self.hooks.on_metrics(self.latest)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say in the checkpoint where the curriculum stands."""
+        """Record in the checkpoint where the curriculum is."""
         if args.world_size > 1:
-            torch.distributed.barrier()  # every process has written its part
+            torch.distributed.barrier()  # until every process has written its part
         if args.process_index == 0:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
             self.seconds = time.perf_counter() - self._began
@@ -216,21 +219,21 @@ class StageCallback(TrainerCallback):
                 for old in whole_checkpoints(folder.parent)[: -self.hooks.keep_checkpoints]:
                     shutil.rmtree(old, ignore_errors=True)
 
-    # What they do
+    # Helpers of the events
 
     def _annealed_updates(self, steps: int) -> int:
-        """Updates at the end over which the learning rate falls."""
+        """Return the number of updates at the end over which the learning rate falls."""
         return min(self.options.consolidate, steps // 4)
 
     def _ends(self, done: int) -> bool:
-        """Return whether an attempt ends here by its number of updates, unless its end was recorded when the next was set."""
+        """Return whether an attempt ends here by its number of updates and its end is not recorded yet."""
         number = self.schedule.attempt(done - 1)
         return self.schedule.attempt(done) != number and len(self.finished_stages) == number
 
     def _decide(
         self, model: Any, args: TrainingArguments, state: TrainerState, accuracy: float, loss: float | None
     ) -> bool:
-        """Decide after an evaluation whether its stage or training is to end, and return whether the stage is."""
+        """Decide after an evaluation whether the stage or training ends, and return whether the stage does."""
         done = state.global_step
         number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
         last = self.schedule.stage(done) == stage == self.stages.last  # and not given up already
@@ -246,6 +249,7 @@ class StageCallback(TrainerCallback):
         return ends
 
     def _end_stage(self, model: Any, args: TrainingArguments, number: int, accuracy: float, end: int) -> None:
+        """Record the end of an attempt."""
         began, stage = self.schedule.attempts[number]
         record: Json = {
             "stage": stage + 1,
@@ -261,7 +265,7 @@ class StageCallback(TrainerCallback):
         self.finished_stages.append(record)
 
     def exact_match(self, model: Any, stage: int, args: TrainingArguments | None = None) -> float:
-        """Greedy exact match on the held-out examples at a stage, shared out among the processes."""
+        """Return the greedy exact match on the held-out examples at a stage. Processes share the examples."""
         rank, world = _processes(args) if args else (0, 1)
         mine = self.validation[rank::world]
         right = sum(generate_answers(model, self.text, self.stages, mine, stage).right(mine)) if mine else 0
@@ -269,7 +273,7 @@ class StageCallback(TrainerCallback):
         return right / len(self.validation)
 
     def held_out_loss(self, model: Any, stage: int, args: TrainingArguments) -> float:
-        """Loss on the held-out examples at a stage, a token that it supervises, shared out among the processes."""
+        """Return the held-out loss per token that a stage supervises. Processes share the examples."""
         rank, world = _processes(args)
         at_once = max(self.options.batch // self.options.accumulate // world, 1)
         loss, tokens = held_out_loss(model, self.text, self.stages, self.validation[rank::world], stage, at_once)
@@ -277,7 +281,7 @@ class StageCallback(TrainerCallback):
         return loss / tokens
 
     def restore(self, checkpoint: Path) -> bool:
-        """Continue where a checkpoint was made, and return whether it is the end of a first stage that runs share."""
+        """Restore the place of a checkpoint, and return whether it is the end of a first stage that runs share."""
         place = read_place(checkpoint)
         if FIRST_STAGE not in place:
             self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]
@@ -292,33 +296,33 @@ class StageCallback(TrainerCallback):
 
 
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
-    """A copy of the parameters that are trained, out of the way of a GPU's memory."""
+    """Return a copy of the trained parameters in the CPU's memory."""
     return {name: weight.detach().to("cpu", copy=True) for name, weight in trained_parameters(model).items()}
 
 
 def restore_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
-    """Give a model's trained parameters these values."""
+    """Set a model's trained parameters to these values."""
     trained = trained_parameters(model)
-    assert trained.keys() == weights.keys(), "what was kept is what is trained"
+    assert trained.keys() == weights.keys(), "the kept weights are those of the trained parameters"
     with torch.no_grad():
         for name, weight in trained.items():
             weight.copy_(weights[name])
 
 
 def _processes(args: Any) -> tuple[int, int]:
-    """Which process of how many this is."""
+    """Return the index of this process and the number of processes."""
     return args.process_index, args.world_size
 
 
 def _finite(loss: float, updates: int) -> float:
-    """The loss, or what to do about it."""
+    """Return the loss, or refuse one that is not finite."""
     if not math.isfinite(loss):
         raise InputError(f"the loss is {loss} after {updates} updates; a smaller --lr or --clip may help")
     return loss
 
 
 def _summed(numbers: list[float], model: Any, processes: int) -> list[float]:
-    """The sums over all processes."""
+    """Return the sums of the numbers over all processes."""
     if processes == 1:
         return numbers
     total = torch.tensor(numbers, device=model.device, dtype=torch.float64)

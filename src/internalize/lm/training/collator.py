@@ -1,4 +1,4 @@
-"""What a Trainer is fed: positions in the order of training, and the batches that a stage makes of them."""
+"""The dataset of a Trainer, which consists of positions, and the collator that turns positions into batches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from internalize.lm.stages.schedule import Schedule
 from internalize.random_words import Stream, words
 
 _CHANCES = 4
-"""Random numbers of one training example: replayed?, which stage or how much, smoothing, loss on hidden slots."""
+"""Random numbers per training example: whether it is replayed, what it then hides, smoothing, loss on hidden slots."""
 
 
 class Positions(Dataset[int]):
-    """The numbers 0 … length − 1. Position p belongs to update p // batch, on however many processes."""
+    """A dataset of the numbers 0 … length − 1. Position p belongs to update p // batch, for any number of processes."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -34,8 +34,9 @@ class Positions(Dataset[int]):
 
 
 class StageCollator:
-    """Positions → a batch: examples, encoded, with what their stage hides removed. A pure function of the positions and
-    of the schedule, so it does not matter who prepares a batch, or when.
+    """A collator that turns positions into a batch of encoded examples without what their stage hides.
+
+    The batch depends only on the positions and the schedule, so any process can prepare it at any time.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class StageCollator:
         self.examples, self.text, self.stages, self.schedule = examples, text, stages, schedule
         self.batch, self.seed = batch, seed
         self.longest: int | None = None
-        """Tokens that the model has positions for, if there is a limit."""
+        """The number of the model's positions; None if it has no limit."""
         self.every_layer = False
-        """Whether the model is asked for the states of all its layers, for the loss."""
+        """Whether the model must return the states of all its layers, for the loss at every layer."""
 
     def __call__(self, positions: Sequence[int]) -> dict[str, Any]:
-        """The batch of these positions."""
+        """Return the batch of these positions."""
         chains = self.text.chains(self.examples(positions))
         sequences = [
             self.stages.training(chain, self.schedule.stage(update), chance, smooth=update >= self.schedule.unsmoothed)
@@ -65,12 +66,12 @@ class StageCollator:
         ]
         longest = max(len(s.tokens) for s in sequences)
         if self.longest is not None and longest > self.longest:
-            raise InputError(f"an example has {longest} tokens, and the model positions for {self.longest}")
+            raise InputError(f"an example has {longest} tokens, but the model has {self.longest} positions")
         batch: dict[str, Any] = model_input(sequences, self.text.pad, positions=self.stages.options.keep_positions)
         return batch | {"output_hidden_states": True} if self.every_layer else batch
 
     def _chances(self, positions: Sequence[int]) -> list[list[float]]:
-        """Four numbers in [0, 1) for each position and, for scattered replay, one for each unit of the longest chain."""
+        """Return numbers in [0, 1) per position: four and, for scattered replay, one per unit of the longest chain."""
         numbers = self._words("replay", _CHANCES, positions)
         units = len(self.stages.count_slots) - 1
         if self.stages.options.replayed == "scattered" and units:
@@ -78,16 +79,16 @@ class StageCollator:
         return ((numbers >> 11) * 2.0**-53).tolist()
 
     def _words(self, stream: Stream, row: int, positions: Sequence[int]) -> NDArray[np.uint64]:
-        """A row of random words for each position, the same whoever asks."""
+        """Return ``row`` random words per position, which depend only on the seed, the stream and the position."""
         first, last = min(positions), max(positions)
-        if last - first < 4 * len(positions):  # close together, as they are unless somebody shuffles
+        if last - first < 4 * len(positions):  # close together, as they are unless they were shuffled
             drawn = words(self.seed, stream, row * first, row * (last - first + 1)).reshape(-1, row)
             return drawn[[p - first for p in positions]]
         return np.stack([words(self.seed, stream, row * p, row) for p in positions])
 
 
 def model_input(rows: Sequence[Row], pad: int, *, positions: bool, least: int = 0) -> dict[str, Tensor]:
-    """Sequences as a model takes them: tokens, labels, mask and, where they have a gap, position numbers; of ``least`` length."""
+    """Return tokens, labels, mask and, with ``positions``, position numbers, each with at least ``least`` columns."""
     columns = {
         "input_ids": ([row.tokens for row in rows], pad),
         "labels": ([row.labels for row in rows], IGNORED),
@@ -99,7 +100,7 @@ def model_input(rows: Sequence[Row], pad: int, *, positions: bool, least: int = 
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False, least: int = 0) -> Tensor:
-    """Rows of different lengths as one tensor, at least so long."""
+    """Return rows of different lengths as one tensor, padded to ``least`` columns or more."""
     longest = max(least, *map(len, rows))
     gaps = ([fill] * (longest - len(row)) for row in rows)
     filled = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]

@@ -1,7 +1,7 @@
 """A first stage that several runs share: one run trains it and keeps a checkpoint, the others continue from a copy.
 
-The first stage shows the whole chain, so methods that hide it in different ways often begin with the same updates. Whether two
-runs do is not assumed: everything that the stage depends on is compared, every batch included.
+The first stage shows the whole chain, so different methods often begin with the same updates. This is not assumed: a
+run that takes over a first stage compares everything that the stage depends on, including every batch.
 """
 
 import hashlib
@@ -26,23 +26,23 @@ from internalize.storage.files import Json, present, sealed, write_atomically, w
 from internalize.storage.runs import Run
 
 FOLDER: Final = "first-stage"
-"""In the folder of the run that trains the stage: a Trainer's checkpoint of the stage's last evaluation, and the metrics so far."""
+"""Folder in the owner's run, with a Trainer's checkpoint of the stage's last evaluation and the metrics so far."""
 METRICS: Final = "metrics.jsonl"
 
 
 @dataclass
 class SharedStage:
-    """The first stage as one run uses it: the owner, which trains and keeps it, or another run, which continues from it."""
+    """A shared first stage as one run uses it. The owner trains and keeps it; another run continues from it."""
 
     owner: Run
     taken: int = 0
-    """Updates that the run took over from the owner."""
+    """The number of updates that the run took over from the owner."""
     refusal: str = ""
-    """Why the run trains a first stage of its own."""
+    """The reason why the run trains its own first stage; empty if it does not."""
 
     @property
     def folder(self) -> Path:
-        """Where the checkpoint is kept."""
+        """The folder of the checkpoint."""
         return self.owner.path / FOLDER
 
     @property
@@ -51,8 +51,8 @@ class SharedStage:
         return present(self.folder / PLACE)
 
     def keep(self, checkpoint: Path, place: Json, work: Internalization) -> None:
-        """Keep a copy of the owner's checkpoint, whole or not at all. The place says nothing about later stages."""
-        if self.kept:  # before a kill
+        """Keep a complete copy of the owner's checkpoint, or none. Its place records nothing about later stages."""
+        if self.kept:  # by an earlier process that was killed
             return
         beside = self.folder.with_name(f".{FOLDER}.tmp")
         with writing(self.folder):
@@ -65,11 +65,11 @@ class SharedStage:
             beside.replace(self.folder)
 
     def take_over(self, run: Run, work: Internalization) -> None:
-        """Give a run the checkpoint, unless the run has come further by itself, or would train the stage differently."""
+        """Copy the checkpoint to a run, unless the run is already further or would train the stage differently."""
         begins = checkpoint_step(run.path / "checkpoint")
         try:
             if not self.kept:
-                raise InputError(f"{self.owner.path} has none to continue from")
+                raise InputError(f"{self.owner.path} has no first stage to continue from")
             place = read_place(self.folder)
         except InputError as error:
             self.refusal = "" if begins or run.path == self.owner.path else str(error)
@@ -83,7 +83,7 @@ class SharedStage:
         checkpoint = run.path / "checkpoint" / f"checkpoint-{place['step']}"
         beside = checkpoint.with_name(f".{checkpoint.name}.tmp")
         with writing(checkpoint):
-            for left in (beside, checkpoint):  # by a kill
+            for left in (beside, checkpoint):  # by a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             shutil.copytree(self.folder, beside)
             write_atomically(run.path / METRICS, (self.folder / METRICS).read_bytes())
@@ -97,9 +97,9 @@ class SharedStage:
 
 
 def first_stage_options(options: LmTrainOptions) -> LmTrainOptions:
-    """Return the options with fixed values for those that tell methods apart and do not matter before the second stage.
+    """Return the options with fixed values for those that differ between methods and have no effect on the first stage.
 
-    A method may yet order or cut the chain differently; the batches show whether it does.
+    A method may still order or split the chain differently. The comparison of batches shows whether it does.
     """
     fixed = replace(options, method="log-icot", side="left", cutoff=None)
     return replace(fixed, stage_steps=1) if options.advance == "steps" and options.first_steps else fixed

@@ -1,7 +1,7 @@
-"""Greedy answers, many at once: left padding, cache, nothing of the chain given away.
+"""Greedy generation of answers in batches, with left padding and a cache. The input contains nothing of the chain.
 
-What an example gets does not depend on its neighbours in a batch: padding is masked and has no positions, and every example
-may write as many tokens as any other.
+An answer does not depend on the other examples of its batch: padding is masked and has no positions, and all examples
+may write the same number of tokens.
 """
 
 import contextlib
@@ -23,43 +23,43 @@ from internalize.lm.training.collator import padded
 from internalize.lm.training.models import positions_of
 
 ROOM: Final = 8
-"""Tokens that a model may write beyond the longest true continuation before it is cut off."""
+"""Number of tokens that a model may write beyond the longest true continuation."""
 BATCH: Final = 256
-"""Examples at once, unless a caller wants another number."""
+"""Default number of examples per batch."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model generated: one answer an example (None where it gave none), the tokens it took, the time."""
+    """The generated answers, one per example (None if the model gave none), with the number of tokens and the time."""
 
     answers: list[str | None]
     generated_tokens: int
     seconds: float
 
     def exact_match(self, examples: Sequence[Example]) -> float:
-        """The share of answers that are the true ones, word for word."""
+        """Return the share of answers that are right, word for word."""
         if not examples:
-            raise InputError("there are no examples, so no share of them is right")
+            raise InputError("there are no examples, so exact match is not defined")
         return sum(self.right(examples)) / len(examples)
 
     def summary(self, examples: Sequence[Example]) -> dict[str, float]:
-        """The same with its 95 % interval, by the contract's names."""
+        """Return exact match with its 95 % interval, word match and the number of examples, by the contract's keys."""
         share = self.exact_match(examples)
         low, high = wilson(sum(self.right(examples)), len(examples))
         found = {"exact_match": share, "exact_match_low": low, "exact_match_high": high}
         return {**found, "word_match": self.word_match(examples), "examples": len(examples)}
 
     def word_match(self, examples: Sequence[Example]) -> float:
-        """The mean share of an answer's words that stand in their true place: what is half right counts by half.
+        """Return the mean share of an answer's words that are right and in the right place.
 
-        A word too many or too few is a wrong one.
+        A missing or superfluous word counts as wrong.
         """
         pairs = [((answer or "").split(), e.answer.split()) for answer, e in zip(self.answers, examples, strict=True)]
         shares = (sum(map(operator.eq, own, truth)) / max(len(own), len(truth)) for own, truth in pairs)
         return sum(shares) / len(pairs)
 
     def right(self, examples: Sequence[Example]) -> list[bool]:
-        """Whether each answer is the true one."""
+        """Return for each answer whether it is right."""
         truths = (" ".join(example.answer.split()) for example in examples)
         return [answer == truth for answer, truth in zip(self.answers, truths, strict=True)]
 
@@ -76,22 +76,23 @@ def generate_answers(
     longest: int | None = None,
     on_batch: Callable[[int], None] = lambda examples: None,
 ) -> Answers:
-    """Let the model answer every example greedily at a stage: the steps that the stage shows are written by the model.
+    """Let the model answer every example greedily at a stage. It writes the steps that the stage shows, and then the
+    answer.
 
-    Where a stage hides the whole chain, an answer counts only if the model writes nothing before it. An example that
-    has no room in the model's positions gets no answer.
+    At a stage that hides the whole chain, an answer counts only if the model writes nothing before it. An example that
+    does not fit into the model's positions gets no answer.
 
     Args:
         model: a causal language model of transformers.
-        text: how examples become tokens.
+        text: converts examples to tokens and tokens to answers.
         stages: the curriculum on these data.
-        examples: what to answer. Their chains serve only to know how long an answer may get.
-        stage: what is hidden; the last stage hides the whole chain.
-        batch: examples at once.
-        true_length: write exactly as many tokens as the longest true continuation of a batch, whatever they are, to time
-            it; the answers then mean nothing. Default: until the end token.
-        longest: tokens that it may write. Default: some more than the longest true continuation has.
-        on_batch: called with the number of examples of every batch that is done.
+        examples: the questions. Their chains only tell how long an answer may be.
+        stage: the stage, which decides how much is hidden; the last one hides the whole chain.
+        batch: number of examples per batch.
+        true_length: for timing, write exactly as many tokens as the longest true continuation of a batch; the answers
+            are then meaningless. Default: write until the end token.
+        longest: largest number of tokens to write. Default: `ROOM` more than the longest true continuation has.
+        on_batch: called after every batch with its number of examples.
     """
     if batch < 1:
         raise InputError(f"batch={batch} must be at least 1")
@@ -102,9 +103,9 @@ def generate_answers(
     lengths = [continuation_length(stages, chain, stage) for chain in chains]
     room = [positions_left(model, stages, chain, stage) for chain in chains]
     order = [i for i in range(len(chains)) if room[i] > 0]
-    order.sort(key=lambda i: (lengths[i], len(chains[i].prompt)))  # alike lengths together: little padding, few steps
+    order.sort(key=lambda i: (lengths[i], len(chains[i].prompt)))  # similar lengths: little padding, few tokens
     most = longest or max(lengths, default=0) + ROOM
-    direct = stage == stages.last and stages.hidden[stage] > 0  # before, some chains may show steps yet
+    direct = stage == stages.last and stages.hidden[stage] > 0  # at earlier stages some chains may still show steps
     answers: list[str | None] = [None] * len(chains)
     generated = 0
     was_training, began = model.training, time.perf_counter()
@@ -125,20 +126,20 @@ def generate_answers(
 
 
 def continuation_length(stages: TextStages, chain: Chain, stage: int) -> int:
-    """Tokens of the true continuation at a stage: the steps that are shown, the answer, the end token."""
+    """Return the length of the true continuation at a stage: the tokens of the shown steps, the answer and its end."""
     hidden = stages.hidden_units(chain, stage)
     shown = chain.units[: len(chain.units) - hidden] if stages.options.side == "right" else chain.units[hidden:]
     return sum(map(len, shown)) + len(chain.answer)
 
 
 def positions_left(model: Any, stages: TextStages, chain: Chain, stage: int) -> int:
-    """How many tokens the model has positions to generate. The last one is read, not fed back."""
+    """Return how many tokens fit into the model's positions. The last one needs no position: it is not fed back."""
     first = len(stages.prompt(chain, stage).tokens) + _gap(stages, stage)
     return max(0, _positions(model) - first + 1)
 
 
 def _gap(stages: TextStages, stage: int) -> int:
-    """Positions that are left out where hidden tokens were deleted."""
+    """Return the number of positions that are skipped where hidden tokens were deleted."""
     return stages.stage_slots[stage] if stages.options.keep_positions and not stages.options.padded else 0
 
 
@@ -147,15 +148,15 @@ def _positions(model: Any) -> int:
 
 
 def _unwrapped(model: Any) -> Any:
-    """The model that generates inside of what wraps it: adapters are part of its layers."""
-    model = model.module if hasattr(model, "module") else model  # of several processes
+    """Return the model without its wrappers. Adapters stay, because they are part of its layers."""
+    model = model.module if hasattr(model, "module") else model  # in a run of several processes
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _generate(
     model: Any, text: TextFormat, stages: TextStages, chains: Sequence[Chain], stage: int, most: int, forced: int | None
 ) -> list[list[int]]:
-    """Generated tokens of each chain, up to and with the end token; or as many as are forced."""
+    """Return the generated tokens of each chain, up to and including the end token, or ``forced`` tokens."""
     from transformers import GenerationConfig
 
     rows = [stages.prompt(chain, stage) for chain in chains]
@@ -186,10 +187,10 @@ def _generate(
 def _training_positions(
     model: Any, stages: TextStages, chains: Sequence[Chain], stage: int, beyond: int
 ) -> Generator[None]:
-    """Give generated tokens the positions that they had in training: with ``keep_positions``, after a gap. The gap is where
-    the hidden tokens were: before everything that is generated or, for ``side="right"``, before the answer.
+    """Give generated tokens the positions of training, which have a gap with ``keep_positions``.
 
-    At a model's last position the numbers stay; what is generated there is cut off by the caller.
+    The gap is where the hidden tokens were: before all generated tokens or, for ``side="right"``, before the answer.
+    Beyond a model's last position, all tokens get that position, and the caller cuts them off.
     """
     gap, positions = _gap(stages, stage), _positions(model)
     if not gap and beyond <= positions:

@@ -1,4 +1,4 @@
-"""Everything that a plain `transformers.Trainer` needs to internalize a chain of thought, built from options and data."""
+"""`Internalization`: all that a plain `transformers.Trainer` needs to internalize a chain of thought."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,28 +20,28 @@ from internalize.lm.training.layer_loss import LayeredLoss
 from internalize.lm.training.models import PromptSpec, model_config, save_model
 
 SAMPLE: Final = 20_000
-"""Training examples that are looked at beforehand: for the words, the stages and how many slots they need."""
+"""Number of training examples that are read before training, to determine the words, the stages and their slots."""
 ROOM: Final = 16
-"""Positions of a new model beyond its longest example."""
+"""Number of a new model's positions beyond its longest sequence and the slots."""
 
 
 def _representative_sample(examples: Sequence[Example]) -> list[Example]:
-    """Examples from everywhere, the longest among them: a file may be sorted."""
+    """Return examples from all parts of a file, which may be sorted, with the longest ones."""
     every = max(1, -(-len(examples) // SAMPLE))
     long = sorted(examples, key=lambda e: len(e.question) + sum(map(len, e.steps)) + len(e.answer))[-SAMPLE // 10 :]
     return [*examples[::every], *(long if every > 1 else ())]
 
 
 class Internalization:
-    """A curriculum on data, ready for a Trainer: ``positions`` as its data set, ``collator`` and ``callback``.
+    """A curriculum on data, ready for a Trainer: ``positions`` is its dataset, next to ``collator`` and ``callback``.
 
     Args:
-        options: data, curriculum, schedule and optimizer, as for `internalize lm train`. The options about the model decide only
-            what `config` and `loss` return.
-        tokenizer: of the model to be trained; without one, a token is made for each word of the data.
-        seed: draws what is held out, the order of the examples and what is replayed.
+        options: data, curriculum, schedule and optimizer, as for `internalize lm train`. The options about the model
+            only affect `config` and `loss`.
+        tokenizer: the tokenizer of the model to be trained. Default: a new one with one token per word of the data.
+        seed: draws the held-out examples, the order of the examples and the replayed ones.
         source: examples in place of ``options.data``, from `open_source` or `of_examples`.
-        say: called with a line for what a user should know.
+        say: called with each line that the user should see.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class Internalization:
     ) -> None:
         self.options, self.seed = options, seed
         self.source = source or source_of(options, seed, say)
-        everything = self.source.training_sample(self.source.size or SAMPLE // 10)
+        sample = self.source.training_sample(self.source.size or SAMPLE // 10)
         by_levels = options.curriculum().method == "log-icot"
-        # What is asked in the end counts, too: it would be late to find then that it has no such levels.
-        all_of_it = [*everything, *self.source.validation, *self.source.test(options.test_examples)]
+        # Test examples are included, so that one without levels is found now and not after training.
+        examples = [*sample, *self.source.validation, *self.source.test(options.test_examples)]
         self.levels: ResolvedSource
-        self.levels, leveled = resolve_levels(all_of_it, options.levels if by_levels else "steps")
-        self.tokenizer = tokenizer or word_tokenizer(all_of_it)
+        self.levels, leveled = resolve_levels(examples, options.levels if by_levels else "steps")
+        self.tokenizer = tokenizer or word_tokenizer(examples)
         self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
         validation = self.leveled(self.source.validation)
-        chains = self.text.chains(_representative_sample(leveled[: len(everything)]))
+        chains = self.text.chains(_representative_sample(leveled[: len(sample)]))
         self.stages = TextStages.measure(options, chains, self.text.slot)
-        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(everything) :])]))
-        """Positions that the longest sequence needs, at whatever stage, what is held out included."""
+        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(sample) :])]))
+        """The number of positions that the longest sequence needs over all stages, held-out examples included."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         targets = self.stages.targets if options.subdivides else None
         answers = Counter(example.answer for example in validation)
@@ -78,17 +78,17 @@ class Internalization:
         self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)
 
     def leveled(self, examples: Sequence[Example]) -> list[Example]:
-        """Examples with their levels, their steps in the order of them."""
+        """Return the examples with their levels, and with their steps sorted by level."""
         return resolve_levels(examples, self.levels)[1]
 
     def _train(self, positions: Sequence[int]) -> list[Example]:
         return self.leveled([self.source.train(position) for position in positions])
 
     def arguments(self, processes: int = 1) -> dict[str, Any]:
-        """Return the `transformers.TrainingArguments` that make the options mean what they say.
+        """Return the `transformers.TrainingArguments` that implement the options.
 
-        They fix the order of the batches, which the stages depend on, and the optimizer: learning rate, warm-up, decay, clipping
-        and precision. The callback lets a constant learning rate fall to zero at the end (``consolidate``).
+        They fix the order of the batches, which the stages depend on, and the optimizer: learning rate, warm-up, decay,
+        clipping and precision. The callback lets a constant learning rate fall to zero at the end (``consolidate``).
         """
         options = self.options
         return {
@@ -109,33 +109,33 @@ class Internalization:
         }
 
     def loss(self, model: Any) -> LayeredLoss | None:
-        """A Trainer's `compute_loss_func`: the loss at every layer, if the options ask for it; None is the model's own loss."""
+        """Return a Trainer's `compute_loss_func` for the loss at every layer, or None for the model's own loss."""
         weight = self.options.layer_loss
         loss = LayeredLoss(model, weight) if weight else None
         self.collator.every_layer = loss is not None
         return loss
 
     def answers(self, model: Any, examples: Sequence[Example], stage: int | None = None) -> Answers:
-        """What the model answers, by default with the whole chain hidden."""
+        """Return the model's answers at a stage, by default with the whole chain hidden."""
         return generate_answers(
             model, self.text, self.stages, self.leveled(examples), self.stages.last if stage is None else stage
         )
 
     @property
     def spare(self) -> int:
-        """Positions of a new model beyond its longest sequence: for slots where there were none, and some more."""
+        """The number of a new model's positions beyond its longest sequence: one per slot, and `ROOM` more."""
         return self.stages.stage_slots[-1] + ROOM
 
     @property
     def config(self) -> Any:
-        """The config of the model that the options ask for, with positions for the longest sequence."""
+        """The config of the model in the options, with positions for the longest sequence."""
         return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, self.spare)
 
     @property
     def asking(self) -> PromptSpec:
-        """How the model is to be asked once it is trained."""
+        """The prompt format of the trained model."""
         return PromptSpec.of(self.source.spec, self.levels, self.text, self.stages)
 
     def save(self, folder: str | Path, model: Any) -> None:
-        """Write a folder that `AutoModelForCausalLM.from_pretrained` loads, and that `internalize lm eval` can ask."""
+        """Write a folder that `AutoModelForCausalLM.from_pretrained` loads and `internalize lm eval` can evaluate."""
         save_model(Path(folder), model, self.tokenizer, self.asking)

@@ -1,8 +1,8 @@
-"""The loss of a model that shall compute its steps early: at every layer, read by the model's own head.
+"""A loss at every layer, read by the model's own head, so that the model computes its steps in early layers.
 
-A hidden step is of use to a later one only if it is there some layers before the last. A model that writes its chain has no
-reason for that: each step may be ready in the last layer only, for it is read back in the first. Loss at every layer asks
-for each step as soon as it can be had, and in the directions in which the embedding writes it.
+A later step can use a hidden step only if an early layer has it. A model that writes its chain has no reason for that:
+a step may be ready only in the last layer, because the first layer reads it back. The loss at every layer asks for each
+step as early as possible, and in the directions in which the embedding writes it.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,13 @@ from internalize.lm.stages.removal import IGNORED, TextStages
 from internalize.lm.training.collator import model_input
 
 _NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_norm", "norm_f", "layer_norm")
-"""What architectures call the norm between the last layer and the head. Some call those inside of a layer the same."""
+"""Names that architectures give to the norm between the last layer and the head. Some also use them inside layers."""
 
 
 class LayeredLoss:
-    """Cross-entropy of the next token, and so many times its mean over the layers below the last; for a Trainer's
-    ``compute_loss_func``. The model must be called with ``output_hidden_states=True``.
+    """The cross-entropy of the next token, plus ``weight`` times its mean over the layers below the last.
+
+    It serves as a Trainer's ``compute_loss_func``. The model must be called with ``output_hidden_states=True``.
     """
 
     def __init__(self, model: Any, weight: float) -> None:
@@ -34,19 +35,21 @@ class LayeredLoss:
         norm = last_norm(inner)
         if norm is None:
             raise InputError(
-                f"layer_loss needs the norm before the head, and {type(inner).__name__} has none by the names "
-                f"{', '.join(_NORMS)}; take --layer-loss 0"
+                f"layer_loss needs the norm before the head, and {type(inner).__name__} has none of the names "
+                f"{', '.join(_NORMS)}; use --layer-loss 0"
             )
         self.norm = norm
         self.dtype: torch.dtype = next(norm.parameters()).dtype
-        """In mixed precision states may come in another than the norm and the head have."""
+        """The dtype of the norm and the head. In mixed precision the states may have another one."""
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss of a batch, or of a part of one with ``num_items_in_batch`` supervised tokens in all."""
+        """Return the loss of a batch, or of a part of a batch with ``num_items_in_batch`` supervised tokens in all."""
         following = labels[:, 1:]
         supervised = following != IGNORED
         target = following[supervised]
-        below = outputs.hidden_states[1:-1]  # the first is the embedding, the last is what the logits are made of
+        below = outputs.hidden_states[
+            1:-1
+        ]  # without the embedding, and the last layer, whose loss is that of the logits
         loss = cross_entropy(outputs.logits[:, :-1][supervised].float(), target, reduction="sum")
         for states in below:
             logits = self.head(self.norm(states[:, :-1][supervised].to(self.dtype)))
@@ -55,7 +58,7 @@ class LayeredLoss:
 
 
 def last_norm(model: Any) -> nn.Module | None:
-    """The norm that stands between a model's last layer and its head: of such a name, not in a list of layers, least deep."""
+    """Return the norm between a model's last layer and its head: the least nested one by name, outside the layers."""
     parts = ((name.split("."), module) for name, module in model.named_modules())
     found = [(len(path), module) for path, module in parts if path[-1] in _NORMS and not any(map(str.isdecimal, path))]
     return min(found, key=lambda each: each[0])[1] if found else None
@@ -64,11 +67,12 @@ def last_norm(model: Any) -> nn.Module | None:
 def held_out_loss(
     model: Any, text: TextFormat, stages: TextStages, examples: Sequence[Example], stage: int, at_once: int
 ) -> tuple[float, int]:
-    """Cross-entropy of what a stage supervises, over the examples' tokens, and how many tokens these are, with so many
-    examples at once. Hidden slots count if training asks anything of them.
+    """Return the sum of the cross-entropy over the tokens that a stage supervises, and the number of these tokens.
+
+    A batch has ``at_once`` examples. Tokens of hidden slots count if training has a loss on them.
     """
     options, total, tokens = stages.options, 0.0, 0
-    model = model.module if hasattr(model, "module") else model  # of several processes
+    model = model.module if hasattr(model, "module") else model  # in a run of several processes
     was_training = model.training
     model.eval()
     with torch.no_grad():

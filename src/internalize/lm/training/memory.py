@@ -1,13 +1,13 @@
-r"""What training needs in memory, estimated from the config before there is a model.
+r"""The memory that training needs, estimated from the config before the model is built.
 
 | part        | bytes                                                                                               |
 | ----------- | --------------------------------------------------------------------------------------------------- |
-| weights     | 4 each, or as in their file if they are not trained in mixed precision                              |
-| training    | 12 for each trained weight: its gradient and AdamW's two moments                                    |
+| weights     | 4 per weight; for LoRA in bfloat16, 2 per weight of the model and 4 per weight of the adapters      |
+| training    | 12 per trained weight: its gradient and AdamW's two moments                                         |
 | activations | 4 (bfloat16: 2) · tokens · (16 · layers · width + 2 · vocabulary), for the tokens of a batch's part |
-| examples    | about 1000 and 24 a token, for those of a batch                                                     |
+| examples    | about 1000 per example of a batch, and 24 per token                                                 |
 
-Peaks that were measured for GPT-2 are between 0.9 and 1.2 times the estimate.
+The measured peaks for GPT-2 are between 0.9 and 1.2 times the estimate.
 """
 
 from typing import Any
@@ -20,14 +20,15 @@ from internalize.lm.training.model_files import outline
 def check_training_memory(
     options: LmTrainOptions, config: Any, longest: int, *, processes: int = 1, device: str = "cpu"
 ) -> None:
-    """Refuse training that this machine has not the memory for. On a GPU only the weights are counted, which pass through here.
+    """Refuse training that needs more memory than this machine has. For a GPU only the weights count, which are loaded
+    here first.
 
     Args:
-        options: of the training.
-        config: of the model.
-        longest: tokens of the longest sequence.
-        processes: over which a batch is shared out.
-        device: where the arithmetic happens.
+        options: the options of the training.
+        config: the config of the model.
+        longest: number of tokens of the longest sequence.
+        processes: number of processes that share a batch.
+        device: the device that trains.
     """
     model, text = outline(config, description(options)), config.get_text_config()
     weights = sum(weight.numel() for weight in model.parameters())
@@ -45,20 +46,20 @@ def check_training_memory(
 
 
 def check_states_memory(model: Any, sequences: int, tokens: int, states: int, what: str) -> None:
-    """Refuse sequences of so many tokens of which this machine cannot hold so many states of the model at a time."""
+    """Refuse to hold ``states`` states of the model for each token of these sequences if they do not fit in memory."""
     width: int = getattr(model.config.get_text_config(), "hidden_size", 0)
     check_memory(model.dtype.itemsize * sequences * tokens * states * width, what)
 
 
 def description(options: LmModelOptions) -> str:
-    """Return which model is asked for, for messages."""
+    """Return a description of the model in the options, for messages."""
     if options.model:
         return f"model {options.model!r}"
     return f"a GPT-2 of layers={options.layers}, width={options.width}"
 
 
 def adapter_entries(model: Any, rank: int) -> int:
-    """Return the number of entries of LoRA's adapters of such a rank."""
+    """Return the number of weights of LoRA adapters of this rank."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 

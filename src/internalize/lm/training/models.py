@@ -1,4 +1,4 @@
-"""Models: made from a config or loaded, and written so that transformers alone can load them."""
+"""Makes models from a config, loads them, and writes them so that transformers alone can load them."""
 
 import shutil
 from collections.abc import Sequence
@@ -37,25 +37,25 @@ from internalize.storage.files import (
 
 VERSION: Final = 1
 _TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
-"""What `TextStages` has measured."""
+"""The fields that `TextStages` measures."""
 
 
 def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
-    """The config of the model that is asked for. ``longest`` is how many positions its sequences need; a new one has more."""
+    """Return the config of the model in the options. It has ``longest`` positions or more; a new GPT-2 adds ``spare``."""
     from transformers import GPT2Config
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     if options.model:
         config = load_config(options.model)
         if config.model_type in MASKED and not (config.is_decoder or config.is_encoder_decoder):
-            raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is no causal model")
+            raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is not a causal model")
         room, words = positions_of(config), getattr(config.get_text_config(), "vocab_size", 0)
         if room is not None and room < longest:
-            raise InputError(f"{options.model} has {room} positions, and the longest example needs {longest}")
+            raise InputError(f"{options.model} has {room} positions, but the longest example needs {longest}")
         if Path(options.model).suffix == ".json":
             if words < vocabulary:
-                raise InputError(f"{options.model}: vocab_size={words}, and the data have {vocabulary} words")
-            config._name_or_path = ""  # it is no model on the hub: peft would ask there
+                raise InputError(f"{options.model}: vocab_size={words}, but the data have {vocabulary} words")
+            config._name_or_path = ""  # otherwise peft would look for it on the hub
         return config
     new = GPT2Config(
         vocab_size=vocabulary,
@@ -71,21 +71,21 @@ def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: in
         bos_token_id=end,
         eos_token_id=end,
     )
-    new.loss_type = "ForCausalLM"  # else transformers warns that it has to guess
+    new.loss_type = "ForCausalLM"  # otherwise transformers warns that it has to guess
     return new
 
 
 def positions_of(config: Any) -> int | None:
-    """How many positions a model has, if there is a limit."""
+    """Return the number of a model's positions, or None if it has no limit."""
     room = getattr(config.get_text_config(), "max_position_embeddings", None)
     return room if isinstance(room, int) and room > 0 else None
 
 
 def make_model(options: LmModelOptions, config: Any, seed: int, *, small: bool = False) -> Any:
-    """A loaded model, or a new one from its config with weights drawn by the seed; with LoRA around it if asked.
+    """Load a model, or make a new one from its config with weights drawn by the seed. Add LoRA adapters if asked.
 
-    Weights are in float32, whatever the file has: an optimizer's small updates are lost in less. With ``small``, for those
-    that are not trained, they stay as they are in the file.
+    Weights are in float32 even if the file has a lower precision, in which an optimizer's small updates would be lost.
+    With ``small``, which is for weights that are not trained, they keep the precision of the file.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -121,7 +121,7 @@ _Counts = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """How a trained model is asked: what `internalize.json` holds."""
+    """The prompt format of a trained model, as in its `internalize.json`."""
 
     data: str
     levels: ResolvedSource
@@ -132,22 +132,22 @@ class PromptSpec:
     stage_slots: _Counts
     count_slots: _Counts
     targets: tuple[int, ...] = ()
-    """Older files do not say it: every stage is one."""
+    """Older files lack it. Then every stage is a target."""
 
     def text(self, tokenizer: Any) -> TextFormat:
-        """The format of prompts and answers."""
+        """Return the converter between text and tokens."""
         try:
             return TextFormat(tokenizer, self.unit, self.slot_token)
         except InputError as error:
             raise InputError(f"{PROMPT_FILE}: {error}") from None
 
     def stages(self, text: TextFormat) -> TextStages:
-        """The stages that the model was trained through."""
+        """Return the stages of the model's training."""
         return TextStages(self.curriculum, text.slot, *(getattr(self, name) for name in _TABLES))
 
     @classmethod
     def of(cls, data: str, levels: ResolvedSource, text: TextFormat, stages: TextStages) -> "PromptSpec":
-        """How a model in training is asked."""
+        """Return the prompt format of a model in training."""
         return cls(
             data,
             levels,
@@ -159,11 +159,11 @@ class PromptSpec:
 
     @classmethod
     def read(cls, folder: Path) -> "PromptSpec":
-        """From a model folder that we wrote."""
+        """Read the prompt format from a model folder that we wrote."""
         path = folder / PROMPT_FILE
         if not present(path):
             raise InputError(
-                f"{folder} has no {PROMPT_FILE}: it was not trained by internalize; say how to ask it with --method"
+                f"{folder} has no {PROMPT_FILE}: it was not trained by internalize; give its prompt format with --method"
             )
         found = read_json(path)
         if found.get("version") != VERSION:
@@ -177,21 +177,21 @@ class PromptSpec:
             raise InputError(f"{path} is damaged: {len(asking.hidden)} stages and {slots} slot counts")
         last = len(asking.hidden) - 1
         if sorted({0, *asking.targets, last}) != list(asking.targets):
-            raise InputError(f"{path} is damaged: targets={asking.targets} do not go from 0 up to {last}")
+            raise InputError(f"{path} is damaged: targets={asking.targets} do not increase from 0 to {last}")
         return asking
 
     def as_json(self) -> dict[str, Any]:
-        """What is written."""
+        """Return the content of `internalize.json`."""
         return {"version": VERSION, **asdict(self), "curriculum": self.curriculum.as_json()}
 
 
-def disk_said(error: Exception) -> bool:
-    """Whether these are Rust's words for what the disk said, as safetensors and tokenizers hand them on."""
+def is_rust_disk_error(error: Exception) -> bool:
+    """Return whether an error of safetensors or tokenizers, which are written in Rust, reports an error of the disk."""
     return not isinstance(error, OSError) and "(os error " in str(error)
 
 
 def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> None:
-    """Write a model folder, whole or not at all: safetensors, config, tokenizer, and how to ask it."""
+    """Write a model folder, completely or not at all: safetensors, config, tokenizer and prompt format."""
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     beside = folder.with_name(f".{folder.name}.tmp")
@@ -200,20 +200,20 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> 
         try:
             model.save_pretrained(beside)
             tokenizer.save_pretrained(beside)
-        except Exception as error:  # tokenizers raise a bare one
-            if not disk_said(error):
+        except Exception as error:  # the tokenizers raise a bare Exception
+            if not is_rust_disk_error(error):
                 raise
             raise InputError(f"cannot write {folder}: {error}") from error
         weights = file_digests(beside.glob("*.safetensors"))
         write_json(beside / PROMPT_FILE, {**asking.as_json(), "weights": weights})
-        if any(not (beside / path.name).exists() for path in folder.glob("*")):  # a user's own file in it
+        if any(not (beside / path.name).exists() for path in folder.glob("*")):  # the user's own files, which are kept
             folder.rename(free_name(folder))
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
-    """Model and tokenizer of a folder, in the dtype it was written in. Never code, never pickle."""
+    """Load the model and the tokenizer of a folder. Code and pickles are never loaded."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
@@ -221,13 +221,13 @@ def load_model(folder: Path) -> tuple[Any, Any]:
 
 
 def check_vocabulary(name: str | Path, model: Any, text: TextFormat, examples: Sequence[Example], say: Say) -> None:
-    """Refuse a tokenizer with tokens that the model has not, and data whose words the tokenizer has not."""
+    """Refuse a tokenizer with tokens that the model lacks, and data in which every example has an unknown word."""
     chains = text.chains(examples)
     known = int(model.get_input_embeddings().weight.shape[0])
     highest = max(text.slot, text.pad, text.end, *(max((*chain.prompt, *chain.answer)) for chain in chains))
     if highest >= known:
         raise InputError(
-            f"{name}: its tokenizer gives token {highest}, and the model has {known}: they do not go together"
+            f"{name}: its tokenizer gives token {highest}, but the model has {known}: they do not belong together"
         )
     unknown = text.tokenizer.unk_token_id
     if unknown is None or unknown == text.end:
@@ -238,7 +238,7 @@ def check_vocabulary(name: str | Path, model: Any, text: TextFormat, examples: S
         words = f"{first.question} {first.answer}".split()
         word = next((w for w in words if unknown in text.tokenizer(w, add_special_tokens=False)["input_ids"]), words[0])
         raise InputError(
-            f"{name} was made for other data: its tokenizer does not know {word!r}, nor a word of any example"
+            f"{name} was made for other data: every example has words that its tokenizer does not know, such as {word!r}"
         )
     if strange:
         say(f"{len(strange)} of {len(chains)} examples have words that the model's tokenizer does not know")

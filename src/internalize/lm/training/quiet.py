@@ -1,10 +1,10 @@
-"""transformers, without what it prints."""
+"""Silences transformers and its companions."""
 
 import logging
 
 
 def quiet_transformers() -> None:
-    """For our commands: no warnings about defaults and no progress bars of others; our own tell what matters."""
+    """Turn off warnings about defaults and other libraries' progress bars. Our commands report what matters."""
     import transformers
 
     transformers.logging.set_verbosity_error()

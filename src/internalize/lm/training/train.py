@@ -1,7 +1,7 @@
-"""`lm train`: a causal language model through the stages of a curriculum, by a plain Trainer, kept in a run folder.
+"""`lm train`: trains a causal language model through the stages of a curriculum with a plain Trainer, in a run folder.
 
-The Trainer keeps its own checkpoints below the run's ``checkpoint/``; each is whole once our `PLACE` file is in it. What a
-resumed run needs beyond them (which stage, which data) is a function of the update's number.
+The Trainer writes its checkpoints below the run's ``checkpoint/``. A checkpoint is complete once it contains our
+`PLACE` file. What else a resumed run needs (its stage and its data) is a function of the update's number.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -27,7 +27,13 @@ from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.memory import check_training_memory
-from internalize.lm.training.models import check_vocabulary, disk_said, load_tokenizer, make_model, positions_of
+from internalize.lm.training.models import (
+    check_vocabulary,
+    is_rust_disk_error,
+    load_tokenizer,
+    make_model,
+    positions_of,
+)
 from internalize.lm.training.trainer_checkpoints import read_by_trainer, read_place, whole_checkpoints
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.launcher import launched
@@ -36,7 +42,7 @@ from internalize.storage.runs import Run, begin_runs, trainer_checkpoints
 
 KIND = "lm-train"
 STAGES: Final = "stages"
-"""Of a run folder, with ``keep_stages``: the model at the end of each stage."""
+"""Folder in a run that holds the model at the end of each stage, with ``keep_stages``."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class LmTrainProgress:
     stages: int
     metrics: Json
     finished: Sequence[Json]
-    """One record per attempt at a stage that has ended, as in the result."""
+    """One record for each attempt that has ended, as in the result."""
 
 
 def train(
@@ -63,20 +69,21 @@ def train(
     say: Callable[[str], None] = lambda line: None,
     shared: SharedStage | None = None,
 ) -> Json:
-    """Train a model and return the result: exact match with the whole chain hidden, stage by stage what it took.
+    """Train a model and return the result: exact match with the whole chain hidden, and a record of every attempt.
 
-    Under torchrun or `accelerate launch` every process calls this; the first one writes.
+    Under torchrun or `accelerate launch` every process calls this function, and the first one writes.
 
     Args:
         options: the settings.
-        seed: draws the task, a new model's weights, what is held out, the order of the data and what is replayed.
-        run: the run folder; without it nothing is kept.
-        device: where the arithmetic happens; a launcher's processes each take their own.
-        resume: continue a run that was begun; a finished one is returned as it is.
+        seed: draws the task, a new model's weights, the held-out examples, the order of the data and the replayed
+            examples.
+        run: the run folder. Default: nothing is kept.
+        device: the device that trains. Each process of a launcher takes its own.
+        resume: continue a run that was begun. The result of a finished run is returned unchanged.
         checkpoint_steps: updates between checkpoints.
         report: called at every evaluation.
-        say: called with a line for what a user should know.
-        shared: the first stage that the run shares with others, if it does; needs ``run``.
+        say: called with each line that the user should see.
+        shared: the first stage that the run shares with others, if it shares one. Needs ``run``.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -85,31 +92,33 @@ def train(
     processes, first = here.count, here.first
     if options.batch % (options.accumulate * processes):
         raise InputError(
-            f"batch={options.batch} cannot be shared by {processes} processes in accumulate={options.accumulate} parts"
+            f"batch={options.batch} cannot be split among {processes} processes in accumulate={options.accumulate} parts"
         )
     if ":" in device:
         raise InputError(
-            f"device={device!r}: say cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as a Trainer does)"
+            f"device={device!r}: use cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as for any Trainer)"
         )
     if run is not None and first:
         run.check(KIND, run_config(options, seed), resume=resume)
     if run is not None and run.finished:
         if first:
             check_finished(run)
-            run.drop_trainer()  # left by a kill after the result
+            run.drop_trainer()  # left by a process that was killed after it wrote the result
         return run.result
-    work, model = _prepared(options, seed, say if first else lambda line: None, processes, device)
+    work, model = _prepare(options, seed, say if first else lambda line: None, processes, device)
     if device == "cpu" and options.dtype == "bfloat16":
-        model.set_attn_implementation("eager")  # in bfloat16 torch's own is much slower there, backwards
+        model.set_attn_implementation(
+            "eager"
+        )  # the backward pass of torch's attention is much slower in bfloat16 on a CPU
     with contextlib.ExitStack() as held:
-        if run is not None and first:  # not before: what is wrong with the data or the model leaves no folder behind
+        if run is not None and first:  # only now, so that bad data or a bad model leave no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
         output = run.path / "checkpoint" if run else Path(held.enter_context(tempfile.TemporaryDirectory()))
         interrupt = held.enter_context(Interruptible(active=run is not None and processes == 1))
         trainer = _trainer(work, model, output, device, processes, checkpoint_steps if run else 0)
         if run is not None and shared is not None:
             shared.take_over(run, work)
-        checkpoint = _last_checkpoint(run, output, first, say) if run else None
+        checkpoint = _rewind_to_checkpoint(run, output, first, say) if run else None
 
         def keep(metrics: Json) -> None:
             if run is not None:
@@ -140,7 +149,7 @@ def train(
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
         if run is not None and first:
             work.save(run.path / "model", model)
-            run.finish(result)  # decides; what follows is only tidying
+            run.finish(result)  # the run is now finished; what follows only removes files
             run.drop_trainer()
     return result
 
@@ -151,9 +160,10 @@ class _StageRecord(TypedDict):
 
 
 class LmResult(TypedDict):
-    """What is shown of the result of a run."""
+    """The entries of a run's result that commands show."""
 
     exact_match: Annotated[float, Meta(ge=0, le=1)]
+    word_match: NotRequired[Annotated[float, Meta(ge=0, le=1)]]
     examples: Annotated[int, Meta(ge=1)]
     stages: Annotated[list[_StageRecord], Meta(min_length=1)]
     steps: int
@@ -163,7 +173,7 @@ class LmResult(TypedDict):
 
 
 class LmMetrics(TypedDict):
-    """What is shown of an evaluation."""
+    """The entries of an evaluation that commands show."""
 
     step: int
     stage: Annotated[int, Meta(ge=1)]
@@ -171,58 +181,58 @@ class LmMetrics(TypedDict):
 
 
 def metrics_of(run: Run) -> list[Json]:
-    """The evaluations of a run; what is not one is refused."""
+    """Return the evaluations of a run. Refuse malformed ones."""
     metrics = run.metrics()
     check_schema(metrics, list[LmMetrics], run.path / "metrics.jsonl")
     return metrics
 
 
 def check_finished(run: Run) -> None:
-    """Refuse a finished run whose result or metrics lack what is shown of them."""
+    """Refuse a finished run whose result or metrics lack entries that commands show."""
     check_schema(run.result, LmResult, run.path / "result.json")
     metrics_of(run)
 
 
-def _prepared(
+def _prepare(
     options: LmTrainOptions, seed: int, say: Callable[[str], None], processes: int, device: str
 ) -> tuple[Internalization, Any]:
-    """The data and the model, found to go together and to fit this machine's memory."""
+    """Open the data and the model, and check that they fit each other and this machine's memory."""
     work = Internalization(options, load_tokenizer(options.model), seed=seed, say=say)
     config = work.config
     check_training_memory(options, config, work.longest, processes=processes, device=device)
-    # Of adapters in mixed precision, what they stand beside may stay as small as it is in its file.
+    # Beside adapters in mixed precision, the model's own weights may keep the precision of their file.
     model = make_model(options, config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
     check_vocabulary(options.model, model, work.text, work.callback.validation, say)
     work.collator.longest = positions_of(model.config)
     if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
-        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
+        say(
+            f"training ends after steps={options.steps}, before the last stage, which begins after {work.schedule.begins[-1]}"
+        )
     return work, model
 
 
 @contextlib.contextmanager
 def _written_by_trainer(output: Path) -> Generator[None]:
-    """A full disk or a vanished folder, in our words: the Trainer writes without us, from its making on."""
+    """Turn a Trainer's errors from a full disk or a missing folder into an `InputError`."""
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if not _of_the_disk(error, output):
+        if not _is_disk_error(error, output):
             raise
         name, reason = getattr(error, "filename", None) or output, getattr(error, "strerror", None) or error
         raise InputError(f"cannot write {name}: {' '.join(str(reason).split())}") from error
 
 
-def _of_the_disk(error: Exception, folder: Path) -> bool:
-    """Whether it is about a file below the folder or, where it names none, about a disk."""
+def _is_disk_error(error: Exception, folder: Path) -> bool:
+    """Return whether an error is about a file below the folder or, if it names no file, about a disk."""
     import torch
 
-    if isinstance(
-        error, RuntimeError
-    ):  # torch has several words for a file it cannot write, and no exception of its own
+    if isinstance(error, RuntimeError):  # torch has no exception of its own for a file that it cannot write
         return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
     if not isinstance(error, OSError):
-        return disk_said(error)
+        return is_rust_disk_error(error)
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
     return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())
@@ -231,21 +241,22 @@ def _of_the_disk(error: Exception, folder: Path) -> bool:
 def _trainer(
     work: Internalization, model: Any, output: Path, device: str, processes: int, checkpoint_steps: int
 ) -> Any:
+    """Return the Trainer of the run."""
     from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
     arguments = TrainingArguments(
         output_dir=str(output),
         **work.arguments(processes),
         use_cpu=device == "cpu",
-        logging_nan_inf_filter=False,  # a loss that is no number is told, not passed over
-        logging_steps=1,  # the mean over several would not survive a kill between two of them
+        logging_nan_inf_filter=False,  # a loss that is not finite must be reported, not skipped
+        logging_steps=1,  # the mean over several updates would be lost if the process were killed between them
         save_strategy="steps" if checkpoint_steps else "no",
         save_steps=checkpoint_steps or 500,
         report_to="none",
         disable_tqdm=True,
     )
     if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one process, one GPU: more are the launcher's business)
+        arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one GPU per process; a launcher starts more processes)
     with _written_by_trainer(output):
         trainer = Trainer(
             model=model,
@@ -260,8 +271,8 @@ def _trainer(
     return trainer
 
 
-def _last_checkpoint(run: Run, output: Path, first: bool, say: Callable[[str], None]) -> Path | None:
-    """The last whole checkpoint, with the metrics taken back to it. One process decides, the others follow."""
+def _rewind_to_checkpoint(run: Run, output: Path, first: bool, say: Callable[[str], None]) -> Path | None:
+    """Return the last complete checkpoint, and cut the metrics back to it. The first process decides for all."""
     import torch.distributed as dist
 
     found: list[Path | None] = [None]
@@ -275,18 +286,18 @@ def _last_checkpoint(run: Run, output: Path, first: bool, say: Callable[[str], N
                 raise InputError(f"{whole[-1]} is not a checkpoint of a run folder; choose another --out")
             if _synced_size(metrics) < size:
                 raise InputError(f"{metrics} is damaged: it is shorter than when the checkpoint was made")
-            run.metrics(size)  # refuses what is damaged, before anything is changed
+            run.metrics(size)  # refuses damaged metrics before anything is changed
         run.rewind_metrics(place, say)
         for path in trainer_checkpoints(output):
             if path not in whole:
-                shutil.rmtree(path, ignore_errors=True)  # of a run that was killed while it saved
+                shutil.rmtree(path, ignore_errors=True)  # the process was killed while it saved
     if dist.is_initialized():
         dist.broadcast_object_list(found)
     return found[0]
 
 
 def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
-    """What `--json` prints."""
+    """Return the result, which `--json` prints."""
     options, callback = work.options, work.callback
     test = work.source.test(options.test_examples)
     answers = work.answers(model, test)
@@ -310,7 +321,7 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
 
 
 def _synced_size(path: Path) -> int:
-    """The length of a file whose bytes will not be lost: a checkpoint speaks of them."""
+    """Return the size of a file after its bytes are safely on disk, because a checkpoint depends on them."""
     if not path.exists():
         return 0
     with path.open("rb") as file:
@@ -319,17 +330,18 @@ def _synced_size(path: Path) -> int:
 
 
 def kept_stages(run: Run) -> dict[int, Path]:
-    """The models that a run has kept, by stage from 1."""
+    """Return the folders of the models that a run has kept, by stage from 1."""
     found = {path.name.removeprefix("stage-"): path for path in (run.path / STAGES).glob("stage-*")}
     return {int(stage): found[stage] for stage in sorted(filter(str.isdecimal, found), key=int)}
 
 
 def run_config(options: LmTrainOptions, seed: int) -> Json:
-    """What `config.json` says of a run. A run that went on with other data would be another one."""
+    """Return a run's `config.json`. It has digests of the data, so that a run cannot be resumed with other data."""
     return {**options.as_json(), "seed": seed, "data_sha256": _data_digests(options)}
 
 
 def _data_digests(options: LmTrainOptions) -> dict[str, str]:
+    """Return the digest of each data file, by its name in the options."""
     digests: dict[str, str] = {}
     for name in filter(None, (options.data, options.validation)):
         if not is_task(name) and (path := Path(name)).is_file():
@@ -339,12 +351,14 @@ def _data_digests(options: LmTrainOptions) -> dict[str, str]:
 
 
 def run_source(run: Run, say: Callable[[str], None]) -> Source:
-    """The data of a run, with what it held out. Of other data it would hold out other examples, that it was trained on."""
+    """Open the data of a run. Refuse changed data, whose held-out examples could have been trained on."""
     options = options_from_json(LmTrainOptions, run.config, run.path / "config.json")
-    source = source_of(options, run.config.get("seed", 0), say)  # says it better if there is no file
+    source = source_of(
+        options, run.config.get("seed", 0), say
+    )  # first, because it has a better message if a file is missing
     if _data_digests(options) != (run.config.get("data_sha256") or {}):
         raise InputError(
-            f"{options.data} has changed since {run.path} was trained on it, and what was held out is not known any more; "
-            "put it back, or give --data"
+            f"{options.data} has changed since {run.path} was trained on it, so the held-out examples are no longer known; "
+            "restore it, or give --data"
         )
     return source

@@ -1,6 +1,6 @@
-"""Checkpoints that a Trainer has written: which are whole, what they say of the curriculum, and what they may hold.
+"""Checkpoints of a Trainer: which ones are complete, where the curriculum is in them, and checks of their content.
 
-The Trainer pickles its optimizer, its schedule and its random states. It reads them back with torch's restricted unpickler.
+The Trainer pickles its optimizer, its schedule and its random states, and reads them with torch's restricted unpickler.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from internalize.storage.files import Json, check_seal, file_digests, read_json,
 from internalize.storage.runs import trainer_checkpoints
 
 PLACE: Final = "internalize.json"
-"""In a Trainer's checkpoint: where the curriculum stands. Written last, so its presence means that the checkpoint is whole."""
+"""File in a Trainer's checkpoint that records where the curriculum is. It is written last and marks it as complete."""
 GOOD: Final = "good.safetensors"
-"""In a Trainer's checkpoint: the weights to go back to, if the attempt under way may fail."""
+"""File in a Trainer's checkpoint with the weights to go back to, if the current attempt may fail."""
 FIRST_STAGE: Final = "first_stage"
-"""In the place of a checkpoint that several runs continue from: what their first stage depends on. The stage has been trained and
-evaluated. Whether it ends there, and what comes next, each run decides by its own schedule."""
+"""Key in the place of a checkpoint that several runs continue from. Its value is what their first stage depends on. The
+stage has been trained and evaluated. Each run decides by its own schedule whether it ends there, and what follows."""
 
 
 _Natural = Annotated[int, Meta(ge=0)]
 
 
 class CheckpointPlace(TypedDict):
-    """What `PLACE` holds."""
+    """The content of `PLACE`."""
 
     sha256: str
     step: _Natural
@@ -50,13 +50,13 @@ class CheckpointPlace(TypedDict):
 
 
 class TrainerStateFile(TypedDict):
-    """What counts in a Trainer's own ``trainer_state.json``."""
+    """The entries of a Trainer's ``trainer_state.json`` that we read."""
 
     global_step: _Natural
 
 
 def read_place(checkpoint: Path) -> Json:
-    """What a checkpoint says of the curriculum, after its files have been found undamaged."""
+    """Check that a checkpoint's files are undamaged, and return its place in the curriculum."""
     place = read_json(checkpoint / PLACE, CheckpointPlace)
     check_seal(place, checkpoint / PLACE)
     with reading(checkpoint):
@@ -64,42 +64,43 @@ def read_place(checkpoint: Path) -> Json:
     for name, digest in place["files"].items():
         if found.get(name) != digest:
             raise InputError(
-                f"{checkpoint / name} is damaged or missing; remove {checkpoint} to go on from the one before"
+                f"{checkpoint / name} is damaged or missing; remove {checkpoint} to continue from the previous one"
             )
     if pickled := found.keys() & {"pytorch_model.bin", "adapter_model.bin"}:
-        raise InputError(f"{checkpoint / min(pickled)} is not safetensors, and no other file of weights is read")
+        file = checkpoint / min(pickled)
+        raise InputError(f"{file} is not a safetensors file, and weights are read from no other format")
     state = read_json(checkpoint / "trainer_state.json", TrainerStateFile)
     if state["global_step"] != place["step"]:
         raise InputError(
-            f"{checkpoint} is damaged: its files are of updates {state['global_step']} and {place['step']}"
+            f"{checkpoint} is damaged: its files are from updates {state['global_step']} and {place['step']}"
         )
     return place
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:
-    """Return a Trainer's checkpoints that were written to their end, oldest first."""
+    """Return a Trainer's complete checkpoints, oldest first."""
     return [path for path in trainer_checkpoints(folder) if (path / PLACE).exists()]
 
 
 def checkpoint_step(folder: Path) -> int:
-    """Return the update of the last whole checkpoint in a folder, or 0 if there is none."""
+    """Return the update of the last complete checkpoint in a folder, or 0 if there is none."""
     whole = whole_checkpoints(folder)
     return int(whole[-1].name.removeprefix("checkpoint-")) if whole else 0
 
 
 def check_restored(checkpoint: Path, model: Any, good: Mapping[str, torch.Tensor], optimizer: Any) -> None:
-    """Refuse a checkpoint whose weights to go back to, or whose optimizer, are those of another model."""
+    """Refuse a checkpoint whose good weights or whose optimizer belong to another model."""
     trained = {name: weight.shape for name, weight in trained_parameters(model).items()}
     if good and trained != {name: weight.shape for name, weight in good.items()}:
         raise InputError(f"{checkpoint / GOOD} is damaged: it has the weights of another model")
     for weight, state in optimizer.state.items():
         if any(torch.is_tensor(value) and value.shape not in ((), weight.shape) for value in state.values()):
-            raise InputError(f"{checkpoint / 'optimizer.pt'} is damaged: it is of another model")
+            raise InputError(f"{checkpoint / 'optimizer.pt'} is damaged: it belongs to another model")
 
 
 @contextlib.contextmanager
 def read_by_trainer(checkpoint: Path | None) -> Generator[None]:
-    """A checkpoint whose files are none, in our words. The Trainer's pickles are read by torch's restricted unpickler."""
+    """Turn a Trainer's errors from a damaged checkpoint into an `InputError`."""
     from transformers import Trainer, TrainerState
 
     readers: tuple[Any, ...] = (
@@ -115,14 +116,14 @@ def read_by_trainer(checkpoint: Path | None) -> Generator[None]:
         if not any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{checkpoint} is damaged: {reason}; remove it to go on from the one before") from error
+        raise InputError(f"{checkpoint} is damaged: {reason}; remove it to continue from the previous one") from error
 
 
 def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
-    """Return the parameters of a model that are trained, by the names that they have in one process."""
+    """Return the trained parameters of a model, by their names in a run of one process."""
     return {name.removeprefix("module."): w for name, w in model.named_parameters() if w.requires_grad}
 
 
 def checkpoint_digests(folder: Path) -> dict[str, str]:
-    """Return a digest of each file of a checkpoint but its place."""
+    """Return a digest of each file of a checkpoint except its place."""
     return file_digests(path for path in folder.iterdir() if path.is_file() and path.name != PLACE)
