@@ -1,4 +1,4 @@
-"""The table that a page of the reference opens with: its public classes and functions, each with its first sentence."""
+"""The table at the top of a page of the API reference: its public classes and functions with their first sentences."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ Named = ast.ClassDef | ast.FunctionDef
 
 
 def summary(markdown: str) -> str:
-    """Return the table of the modules that a page names, a link in each line."""
+    """Return the table of the modules that a page names, with a link in each line."""
     lines = ["| name | what it is |", "| --- | --- |"]
     for module, members in _DIRECTIVE.findall(markdown):
         path = SOURCE / module.replace(".", "/")

@@ -1,4 +1,4 @@
-"""The command-line reference of the site: a Markdown page made of what `--help` prints."""
+"""The command-line reference of the site: a Markdown page made from the texts of `--help`."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from internalize.commands.help import Option, options_of, paragraphs, titles
 INTRODUCTION = """\
 # Command line
 
-Every command with its options, as `internalize COMMAND --help` prints them. [The contract](contract.md) has the exit codes and the
-JSON keys.
+Every command with its options, as `internalize COMMAND --help` prints them. [The contract](contract.md) has the exit
+codes and the JSON keys.
 """
 
 
@@ -47,14 +47,14 @@ def described(paragraph: str) -> str:
 
 
 def entry(option: Option) -> str:
-    """Return an option as an entry of a list of definitions."""
+    """Return an option as an entry of a definition list."""
     value = "" if option.value in option.flags else option.value
     text = escaped(option.text) + (f" Default: `{option.default}`." if option.default else "")
     return f"`{' '.join(filter(None, [', '.join(option.flags), value]))}`\n:   {text}"
 
 
 def escaped(text: str) -> str:
-    """Return plain text as Markdown: options and what is in backticks are code, and nothing else means anything."""
+    """Return plain text as Markdown. Options and text in backticks become code; all other syntax is escaped."""
     return "".join(_escaped(" ".join(text.split())))
 
 

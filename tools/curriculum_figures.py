@@ -1,7 +1,7 @@
 """Pictures of the curricula in docs/lm: `python -m tools.curriculum_figures` writes docs/figures/curriculum-*.svg.
 
-Every box is a token of a training sequence that the package makes for a stage, so a picture changes when a curriculum does. A
-test draws them again and compares.
+Every box is a token of a training sequence that the package makes for a stage, so a picture changes when a curriculum
+does. A test draws the pictures again and compares.
 """
 
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ STEPS = 6
 HALVES = (1, 1, 1, 1, 2, 2)
 """Levels of the chain of 8-parity."""
 UNEVEN = (1, 1, 1, 2, 2, 3)
-"""Levels that halving does not find."""
+"""Levels at which halving would hide other steps."""
 QUESTION, SLOT, ANSWER = 90, 91, 92
 NO_CHANCE = (1.0, 0.0, 0.0, 0.0)
-"""No replay, and a loss on hidden slots where the options have one."""
+"""Random numbers with which no step is replayed and hidden slots carry a loss if the options have one."""
 CELL, HEIGHT, LEFT, TOP = 44, 30, 118, 34
 
 
 @dataclass(frozen=True)
 class Line:
-    """One sequence of a picture, with what is said before and after it."""
+    """One sequence of a picture, with the texts before and after it."""
 
     label: str
     row: Row
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Picture:
-    """The lines of one picture under their headings."""
+    """A picture: lines under headings."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class Picture:
 
 
 def stages_of(options: CurriculumOptions, levels: tuple[int, ...] | None) -> tuple[Chain, TextStages]:
-    """Return the chain that is drawn and the stages of a curriculum on it."""
+    """Return the drawn chain and the stages of a curriculum on it."""
     chain = Chain((QUESTION,), tuple((step,) for step in range(1, STEPS + 1)), levels, (ANSWER,))
     return chain, TextStages.measure(options, [chain], SLOT)
 
@@ -61,7 +61,7 @@ def staged(
 
 
 def attempts() -> tuple[Line, ...]:
-    """Return what `adaptive` does if hiding 6 steps and then 4 stalls once, and everything after that passes."""
+    """Return the attempts of `adaptive` if hiding 6 steps and then 4 stalls once, and all other attempts pass."""
     chain, stages = stages_of(CurriculumOptions("adaptive"), HALVES)
     stalls, lines, good, stage = [6, 4], list[Line](), -1, 0
     while good < stages.last:
@@ -125,7 +125,7 @@ def pictures() -> tuple[Picture, ...]:
 
 
 def svg(picture: Picture) -> str:
-    """Return a picture as SVG: boxes and text, no script, no font of its own."""
+    """Return a picture as SVG of boxes and text, without scripts or fonts."""
     noted = any(line.note for _, lines in picture.panels for line in lines)
     width = LEFT + (STEPS + 2) * CELL + 60 + (210 if noted else 20)
     body, y = list[str](), TOP
@@ -140,8 +140,8 @@ def svg(picture: Picture) -> str:
     body += _legend(y + 4)
     height = y + 44
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="13">\n<title>{escape(picture.title)}</title>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" font-family="Helvetica, Arial, sans-serif" font-size="13">\n<title>{escape(picture.title)}</title>\n'
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
     )
     return "\n".join([head, _text(12, 20, picture.title, weight="600"), *body, "</svg>\n"])
@@ -152,14 +152,14 @@ def _line(line: Line, y: int) -> Iterator[str]:
     x = LEFT
     for token, label in zip(line.row.tokens, line.row.labels, strict=True):
         width = 2 * CELL if token == QUESTION else CELL
-        text, colour = {QUESTION: ("question", "#ffffff"), SLOT: ("", FAINT), ANSWER: ("answer", ORANGE)}.get(
+        text, color = {QUESTION: ("question", "#ffffff"), SLOT: ("", FAINT), ANSWER: ("answer", ORANGE)}.get(
             token, (str(token), SKY)
         )
         if token == ANSWER:
             width = CELL + 16
         if token == SLOT and label != IGNORED:
             text = f"{label}?"
-        yield _box(x + 2, y, width - 4, HEIGHT, colour)
+        yield _box(x + 2, y, width - 4, HEIGHT, color)
         if text:
             yield _text(x + width // 2, y + 20, text, anchor="middle", ink=MUTED if token == SLOT else INK)
         x += width
@@ -169,15 +169,15 @@ def _line(line: Line, y: int) -> Iterator[str]:
 
 def _legend(y: int) -> Iterator[str]:
     x = 12
-    for colour, text in ((SKY, "shown: predicted"), (FAINT, "hidden: a slot; 3? means that it still predicts step 3")):
-        yield _box(x, y, 14, 14, colour)
+    for color, text in ((SKY, "shown: predicted"), (FAINT, "hidden: a slot; 3? means that it still predicts step 3")):
+        yield _box(x, y, 14, 14, color)
         yield _text(x + 20, y + 12, text, ink=MUTED)
         x += 44 + 7 * len(text)
 
 
-def _box(x: int, y: int, width: int, height: int, colour: str) -> str:
+def _box(x: int, y: int, width: int, height: int, color: str) -> str:
     return (
-        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{colour}" stroke="{INK}" '
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{color}" stroke="{INK}" '
         'stroke-width="0.7"/>'
     )
 

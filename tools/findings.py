@@ -1,15 +1,15 @@
 """Write the tables and the numbers of README and docs from stored results: `python -m tools.findings`.
 
-Tables stand between `<!-- table: NAME -->` and `<!-- end -->`; tools/numbers.py explains numbers in prose. Options store results
-first, without paths of this machine; results keep the command that stands beside them:
+Tables stand between `<!-- table: NAME -->` and `<!-- end -->`; tools/numbers.py explains numbers in prose. An option
+first stores new results, without paths of this machine. The command and date in a stored file are kept:
 
     --store FOLDER …          rows of `compare`, for the tables
     --rows NAME FOLDER …      rows of `compare`, for numbers in prose
     --bench FOLDER            results and profiles of `bench`
     --lm NAME FOLDER …        rows of `lm compare`, each with the data, the model and the loss of its runs
-    --lm-seeds NAME FOLDER …  the same, as further seeds of rows that are stored
-    --probe NAME FOLDER       what `lm probe --out` read in the final model with everything hidden
-    --certify NAME FOLDER …   what `lm certify --out` found of several models
+    --lm-seeds NAME FOLDER …  the same, as further seeds of stored rows
+    --probe NAME FOLDER       results of `lm probe --out` for the final model with everything hidden
+    --certify NAME FOLDER …   results of `lm certify --out` for several models
 """
 
 import csv
@@ -23,7 +23,7 @@ from typing import Any
 from tools.language import language_tables
 from tools.language_records import records
 from tools.numbers import with_numbers
-from tools.results import DOCS, path_of, read, stored
+from tools.results import DOCS, markdown, path_of, read, stored
 from tools.seeds import check_options, each_against_linear, with_more_seeds
 
 from internalize.report import comparison_tables as columns
@@ -34,18 +34,18 @@ Row = dict[str, Any]
 
 
 def store(folders: Iterable[Path]) -> None:
-    """Keep the rows of comparisons that the tables show."""
+    """Store the rows of comparisons that the tables show."""
     rows = sorted(_kept(folders), key=lambda row: (row["of"], row["n"]))
     path_of("compare.json").write_text(f'{{"rows": [\n{_lines(rows)}\n]}}\n', encoding="utf-8")
 
 
 def store_rows(name: str, folders: Iterable[Path]) -> None:
-    """Keep the rows of other comparisons."""
+    """Store the rows of other comparisons."""
     write_rows(name, _kept(folders))
 
 
 def store_probe(name: str, folder: Path) -> None:
-    """Keep where each step is read in the final model, everything hidden."""
+    """Store the accuracies of the probe in the final model with everything hidden."""
     rows = read(folder / "result.json")["rows"]
     last = max((row["stage"], row["hidden"]) for row in rows)
     keys = ("layer", "step", "level", "chance", "probe")
@@ -53,7 +53,7 @@ def store_probe(name: str, folder: Path) -> None:
 
 
 def store_certificates(name: str, folders: Iterable[Path]) -> None:
-    """Keep what several models' certificates say, a row each."""
+    """Store the certificates of several models, one row each."""
     found = [read(folder / "result.json")["certificates"] for folder in folders]
     keys = ("statement", "measured", "bound", "verdict")
     write_rows(
@@ -66,7 +66,7 @@ def _read(folders: Iterable[Path]) -> list[Row]:
 
 
 def _kept(folders: Iterable[Path]) -> list[Row]:
-    """What the docs need of the rows of `compare`: not the paths of this machine."""
+    """Return the rows of `compare` without the keys that the docs do not need, such as paths of this machine."""
     return [
         {key: value for key, value in row.items() if key not in ("runs", "tried")} | _tried(row)
         for row in _read(folders)
@@ -78,7 +78,7 @@ def _lines(rows: Iterable[Row]) -> str:
 
 
 def write_rows(name: str, rows: Iterable[Row]) -> None:
-    """Rows into a file that has the command and the date before them; they stay."""
+    """Write rows to a file, and keep its command and date."""
     path = path_of(f"{name}.json")
     before: Row = read(path) if path.exists() else {}
     about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
@@ -86,7 +86,7 @@ def write_rows(name: str, rows: Iterable[Row]) -> None:
 
 
 def store_bench(folder: Path) -> None:
-    """Keep the results of a bench, with the profiles that are beside them."""
+    """Store the results of a bench, with the profiles in its folder."""
     found = read(folder / "bench.json")
     profiles = {subject: read(folder / f"profile-{subject}.json")["rows"] for subject in ("solve", "train")}
     text = ",\n".join(f"{json.dumps(key)}: {json.dumps(own, ensure_ascii=False)}" for key, own in found.items())
@@ -95,7 +95,7 @@ def store_bench(folder: Path) -> None:
 
 
 def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) -> None:
-    """Keep the rows of language models: not the paths of this machine."""
+    """Store the rows of language models, without paths of this machine."""
     rows: list[Row] = []
     configs: list[Row] = []
     for row in _read(folders):
@@ -121,12 +121,6 @@ def _rounded(value: Any) -> Any:
     return [_rounded(own) for own in value] if isinstance(value, list) else value
 
 
-def markdown(table: Table) -> str:
-    """A table as markdown."""
-    lines = [table.head, ("---",) * len(table.head), *table.body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _some(own: Columns, *names: str) -> Columns:
     return {name: own[name] for name in names}
 
@@ -143,7 +137,7 @@ ABLATED: Columns = {
 
 
 def by_change(rows: Iterable[Row]) -> list[Row]:
-    """Return a row for each ablation, with the row of each optimizer that has it."""
+    """Return a row per ablation, which holds its rows by optimizer."""
     found: dict[str, Row] = {}
     for row in rows:
         found.setdefault(row["what"], {"what": row["what"]})[row["optimizer"]] = row
@@ -160,7 +154,7 @@ SIZES: Columns = {
 
 
 def tables(rows: list[Row]) -> dict[str, str]:
-    """Every table of comparisons, by its name on the pages."""
+    """Return the tables of comparisons by their names on the pages."""
 
     def of(kind: str, **values: object) -> list[Row]:
         chosen = [row for row in rows if row["of"] == kind]
@@ -187,7 +181,8 @@ def tables(rows: list[Row]) -> dict[str, str]:
 
 
 def _written(found: Mapping[str, tuple[Columns, Sequence[columns.Row]]]) -> dict[str, str]:
-    return {name: markdown(Table.of(name, "", own, rows)) for name, (own, rows) in found.items()}
+    made = {name: Table.of(name, "", own, rows) for name, (own, rows) in found.items()}
+    return {name: markdown(table.head, table.body) for name, table in made.items()}
 
 
 def spread(row: columns.Row) -> str:
@@ -233,7 +228,7 @@ PROFILED: Columns = {
 
 
 def deviation(row: columns.Row) -> str:
-    """Measured over predicted, less 1, with its interval."""
+    """Return the relative deviation of the measured from the predicted number, with its interval."""
     found, low, high = (row[name] / row["predicted"] - 1 for name in ("measured", "low", "high"))
     return f"{found:+.1%} ({low:+.1%} … {high:+.1%})"
 
@@ -252,7 +247,7 @@ SURVIVED: Columns = {
 
 
 def with_total(rows: list[Row]) -> list[Row]:
-    """The rows of the fault campaign, and what they come to."""
+    """Return the rows of the fault campaign and their total."""
     counts = ("tried", "survived", "lost")
     return [*rows, {"what": "all", **{name: sum(row[name] for row in rows) for name in counts}}]
 
@@ -291,13 +286,13 @@ ORACLE: Columns = {
 
 
 def finite_tables(found: Row) -> dict[str, str]:
-    """The tables of `benchmarks/prediction_table.py`."""
+    """Return the tables of `benchmarks/prediction_table.py`."""
     own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
     return _written({name: (made, found[name]) for name, made in own.items()})
 
 
 def bench_tables(found: Row) -> dict[str, str]:
-    """The tables of the bench and its profiles."""
+    """Return the tables of the bench and its profiles."""
     rows = [{"name": name, **own} for name, own in found.items() if isinstance(own, dict) and "median" in own]
     own: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
         "bench": (MEASURED, rows),
@@ -308,7 +303,7 @@ def bench_tables(found: Row) -> dict[str, str]:
 
 
 def all_tables() -> dict[str, str]:
-    """Every table, by its name, from what is stored."""
+    """Return all tables by name, from stored results."""
     others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
         "phase": (HALF, stored("phase")["half"]),
         "faults": (SURVIVED, with_total(stored("faults")["rows"])),
@@ -318,7 +313,7 @@ def all_tables() -> dict[str, str]:
 
 
 def filled(page: str, found: dict[str, str]) -> str:
-    """The page with its tables between their marks, and its numbers."""
+    """Return a page with its current tables and numbers."""
 
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n{found[match[2]]}\n{match[3]}"
@@ -327,7 +322,7 @@ def filled(page: str, found: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Store, then fill."""
+    """Store the results that an option names, then write every page."""
     option, *words = sys.argv[1:] or [""]
     folders = [Path(word) for word in words]
     match option:
@@ -346,7 +341,7 @@ def main() -> None:
         case "":
             pass
         case _:
-            raise SystemExit(f"{option} is no option: see tools/findings.py")
+            raise SystemExit(f"{option} is not an option; see tools/findings.py")
     stored.cache_clear()
     found = all_tables()
     for page in PAGES:

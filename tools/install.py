@@ -1,11 +1,11 @@
-"""Build .venv: all or nothing, one at a time. Called by make; needs nothing but Python.
+"""Build .venv completely or not at all, in one process at a time. Called by make; needs only Python.
 
-Packages are installed in pip's hash-checking mode (constraints.txt, written by lock.py), those that build ours included. Only
-torch is pinned by its version alone, so that a CPU build of it is accepted.
+Packages, including those that build ours, are installed in pip's hash-checking mode (constraints.txt, written by
+lock.py). Only torch is pinned by version instead, so that a CPU build of it is accepted.
 
-The stamp is written last and holds the folder it was made in. Without it, or moved, or with an interpreter that no longer
-starts, the environment is built anew; with it, a changed pyproject.toml only adds to the environment. The lock is handed
-to pip, so that a pip which outlives a killed make is waited for and not raced.
+The stamp is written last and holds the path of its folder. If it is missing, if the folder was moved, or if the
+interpreter no longer starts, the environment is rebuilt. Otherwise a changed pyproject.toml only adds to it. pip
+inherits the lock, so that the next make waits for a pip that outlives a killed make.
 """
 
 import shutil
@@ -26,7 +26,7 @@ TORCH = "torch==2.13.0"
 
 
 def sound() -> bool:
-    """Whether the environment was once whole and still starts from here."""
+    """Return whether the environment was built completely in this folder and still starts."""
     if not STAMP.is_file() or STAMP.read_text() != str(ROOT):
         return False
     python = VENV / "bin" / "python"
@@ -46,7 +46,7 @@ def main() -> None:
             shutil.rmtree(VENV, ignore_errors=True)
             run(sys.executable, "-m", "venv", "--clear", VENV)
         elif all(STAMP.stat().st_mtime >= source.stat().st_mtime for source in SOURCES):
-            return  # another make was faster
+            return  # another make has just built it
         STAMP.unlink(missing_ok=True)
         pip = (VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
         install = (*pip, "install", "--quiet")
@@ -61,4 +61,4 @@ if __name__ == "__main__":
     try:
         main()
     except subprocess.CalledProcessError as error:
-        sys.exit(f"the install failed ({' '.join(map(str, error.cmd[:5]))} …); the next make begins it anew")
+        sys.exit(f"the installation failed ({' '.join(map(str, error.cmd[:5]))} …); the next make starts it again")

@@ -1,4 +1,4 @@
-"""The tables of language models: of the stored rows of `lm compare`, and of several of them beside each other."""
+"""The tables of language models, from stored rows of `lm compare`."""
 
 import math
 from collections import Counter
@@ -18,12 +18,12 @@ Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]
 
 
 def rows_of(name: str) -> list[Row]:
-    """The rows of a stored comparison."""
+    """Return the rows of a stored comparison."""
     return stored(name)["rows"]
 
 
 def ahead(row: columns.Row) -> str:
-    """Of linear in exact match, seed by seed: the mean, and what it is at least."""
+    """Return the mean difference in exact match from linear ICoT, seed by seed, with its lower bound."""
     found = row["against_linear"]
     if found is None:
         return "–"
@@ -32,7 +32,7 @@ def ahead(row: columns.Row) -> str:
 
 
 def _signed(value: float) -> str:
-    """With a sign, unless it is rounded to nothing."""
+    """Return a number with its sign, or 0.0000 without a sign."""
     return f"{value:+.4f}" if abs(value) >= 0.00005 else "0.0000"
 
 
@@ -50,12 +50,12 @@ REMOVES = {
     "icot": "token by token",
     "doubling": "1, 2, 4, … tokens",
     "log-icot": "level by level",
-    "log-icot tokens": "half of the tokens that are left",
+    "log-icot tokens": "half of the remaining tokens",
 }
 TREE: Columns = {
     "method": EQUAL["method"],
-    "a stage hides": lambda row: (
-        REMOVES.get(f"{row['method']} {row['levels']}") or REMOVES[row["method"]]  # what has no levels has one way
+    "hidden per stage": lambda row: (
+        REMOVES.get(f"{row['method']} {row['levels']}") or REMOVES[row["method"]]  # only log-icot depends on levels
     ),
     **WORDS,
 }
@@ -86,16 +86,20 @@ LANGUAGE: dict[str, Columns] = {
     "lm-depth": DEPTH,
     "lm-depth-scattered": DEPTH,
 }
-"""Of each stored comparison of language models."""
+"""The columns of each stored comparison of language models."""
 
 
 def first_evaluations(row: columns.Row) -> list[int]:
-    """Of each seed, the updates after the explicit stage that every later stage has before it can end: its first evaluation."""
+    """Return for each seed the updates before the first evaluation of a stage, summed over the stages after the
+    explicit one.
+
+    A stage can end only at an evaluation.
+    """
     return [(len(each["steps"]) - 1) * row["eval_every"] for each in row["each"]]
 
 
 def less_first_evaluations(row: columns.Row) -> str:
-    """The ratio of updates after the explicit stage with these taken off on both sides, with its 95 % interval."""
+    """Return the ratio of updates after the explicit stage without first evaluations, with its 95 % interval."""
     own, linear = (
         [
             {**each, "after_explicit": each["after_explicit"] - first}
@@ -107,7 +111,7 @@ def less_first_evaluations(row: columns.Row) -> str:
 
 
 def share_of_first(row: columns.Row) -> float:
-    """The part of the updates after the explicit stage, over all seeds, that first evaluations are."""
+    """Return the share of first evaluations in the updates after the explicit stage, over all seeds."""
     return sum(first_evaluations(row)) / sum(each["after_explicit"] for each in row["each"])
 
 
@@ -119,12 +123,12 @@ RULER: Columns = {
     "without first evaluations (95 %)": less_first_evaluations,
     "share of first evaluations in linear ICoT": lambda row: f"{share_of_first(row['linear']):.0%}",
 }
-"""What the lead in updates owes to how often one looks."""
+"""How much of the difference in updates is an artifact of how often a stage is evaluated."""
 COMPARED = {"counts": ("lm-parity", "lm-parity-30"), "scattered": ("lm-scattered", "lm-scattered-30")}
 
 
 def ruler() -> list[Row]:
-    """A row for every method beside linear ICoT on parity."""
+    """Return a row for every method other than linear ICoT on parity."""
     return [
         {**row, "replay": replay, "linear": row_of(rows_of(name), LINEAR)}
         for replay, names in COMPARED.items()
@@ -135,7 +139,10 @@ def ruler() -> list[Row]:
 
 
 def _ratio_to(method: str | None) -> Callable[[columns.Row], str]:
-    """Updates after the explicit stage over those with replay of counts, of a method or of the row's own."""
+    """Return a column with the ratio of updates after the explicit stage to those of a method with replay of counts.
+
+    ``None`` is the row's own method.
+    """
 
     def cell(row: columns.Row) -> str:
         others = [other for other in row["counts"] if other["method"] == (method or row["method"])]
@@ -153,11 +160,11 @@ REPLAY: Columns = {
     "ratio to the method itself with replay of counts (95 %)": _ratio_to(None),
     "ratio to linear ICoT with replay of counts (95 %)": _ratio_to(LINEAR),
 }
-"""What scattered replay changes."""
+"""The effect of scattered replay."""
 
 
 def replays() -> list[Row]:
-    """A row for every method with scattered replay, and the rows with replay of counts beside it."""
+    """Return a row for every method with scattered replay, which holds the rows with replay of counts."""
     names = zip(COMPARED["scattered"], COMPARED["counts"], strict=True)
     return [{**row, "counts": rows_of(counts)} for scattered, counts in names for row in rows_of(scattered)]
 
@@ -167,7 +174,7 @@ def _size(row: columns.Row) -> str:
 
 
 def at_most(row: columns.Row) -> str:
-    """The ratio of updates after the explicit stage, and its upper bound."""
+    """Return the ratio of updates after the explicit stage, and its upper bound."""
     of_seed = {each["seed"]: each["after_explicit"] for each in row["linear"]["each"]}
     pairs = [(each["after_explicit"], of_seed.get(each["seed"])) for each in row["each"]]
     logs = [math.log(one / other) for one, other in pairs if one and other]
@@ -193,11 +200,11 @@ NOT_WORSE: Columns = {
     "difference (one-sided 95 %)": ahead,
     "updates over linear's (one-sided 95 %)": at_most,
 }
-"""`adaptive` against linear ICoT in every comparison that has both, on the seeds that both have."""
+"""`adaptive` against linear ICoT in every comparison that has both, on their common seeds."""
 
 
 def not_worse() -> list[Row]:
-    """A row for each comparison."""
+    """Return a row per comparison."""
     found: list[Row] = []
     for name in CELLS:
         own, linear = (row_of(rows_of(name), method) for method in ("adaptive", LINEAR))
@@ -237,7 +244,7 @@ CERTIFIED: Columns = {
 
 
 def certified() -> list[Row]:
-    """The certificates of several models, a row a statement."""
+    """Return the certificates of several models, with a row per statement."""
     rows = rows_of("lm-certify")
     names = dict.fromkeys(row["statement"] for row in rows)
     together = [[row for row in rows if row["statement"] == name] for name in names]

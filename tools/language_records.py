@@ -1,4 +1,4 @@
-"""The records behind the tables of language models: command, date, file, what each method took, and every seed.
+"""The records behind the tables of language models: command, date, file, the cost of each method, and every seed.
 
 docs/lm/all-results.md has one block per stored comparison, between `<!-- table: NAME-record -->` and `<!-- end -->`.
 """
@@ -6,17 +6,17 @@ docs/lm/all-results.md has one block per stored comparison, between `<!-- table:
 from collections.abc import Sequence
 
 from tools.language import LANGUAGE, REMOVES, Row, rows_of
-from tools.results import DOCS, path_of, stored
+from tools.results import DOCS, markdown, path_of, stored
 
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns, Table
 
 _WIDEST = 84
-"""Characters of a line of a command: what a page shows without wrapping it."""
+"""Longest line of a command that a page shows without wrapping."""
 
 
 def _of(row: columns.Row) -> str:
-    """The method, with what else tells rows of one comparison apart."""
+    """Return the method, with its levels if they distinguish two rows of a comparison."""
     tokens = row["method"] == "log-icot" and row["levels"] == "tokens" and "tree" in row["data"]
     return f"{row['method']} ({REMOVES['log-icot tokens']})" if tokens else row["method"]
 
@@ -61,13 +61,12 @@ GENERATION: Columns = {
 }
 
 
-def markdown(made: Columns, rows: Sequence[columns.Row]) -> str:
-    """Return a table without the columns that say nothing: data if they are all the same, and what no row has."""
+def informative(made: Columns, rows: Sequence[columns.Row]) -> str:
+    """Return a table without uninformative columns: empty ones, and data if it is the same in all rows."""
     table = Table.of("", "", made, rows)
     told = {name: {line[i] for line in table.body} for i, name in enumerate(table.head)}
     kept = [i for i, name in enumerate(table.head) if any(told[name]) and (name != "data" or len(told[name]) > 1)]
-    lines = [table.head, ("---",) * len(table.head), *table.body]
-    return "\n".join(f"| {' | '.join(line[i] for i in kept)} |" for line in lines)
+    return markdown([table.head[i] for i in kept], [[line[i] for i in kept] for line in table.body])
 
 
 def wrapped(command: str) -> str:
@@ -82,7 +81,7 @@ def wrapped(command: str) -> str:
 
 
 def origin(name: str) -> str:
-    """Return how a stored result was made: its commands, its date and its file."""
+    """Return the commands, the date and the file of a stored result."""
     found = stored(name)
     commands = [found[key] for key in ("command", "read_by") if key in found]
     path = path_of(f"{name}.json").relative_to(DOCS.parent).as_posix()
@@ -96,24 +95,19 @@ def _with_seeds(rows: Sequence[Row]) -> list[Row]:
 
 def _record(name: str) -> str:
     rows = rows_of(name)
-    return "\n\n".join([origin(name), markdown(METHODS, rows), markdown(SEEDS, _with_seeds(rows))])
+    return "\n\n".join([origin(name), informative(METHODS, rows), informative(SEEDS, _with_seeds(rows))])
 
 
 def _probed(name: str) -> str:
-    """The accuracy of the probe: a row per layer, a column per step."""
+    """Return the accuracy of the probe, with a row per layer and a column per step."""
     rows: dict[int, list[Row]] = {}
     for row in rows_of(name):
         rows.setdefault(row["layer"], []).append(row)
     steps = rows[0]
     head = ["layer", *(f"step {row['step']}" for row in steps[:-1]), "answer"]
     chance = ["chance", *(f"{row['chance']:.2f}" for row in steps)]
-    lines = [
-        head,
-        ["---"] * len(head),
-        chance,
-        *([str(n), *(f"{r['probe']:.2f}" for r in own)] for n, own in rows.items()),
-    ]
-    return f"{origin(name)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    body = [chance, *([str(n), *(f"{r['probe']:.2f}" for r in own)] for n, own in rows.items())]
+    return f"{origin(name)}\n\n{markdown(head, body)}"
 
 
 def records() -> dict[str, str]:
@@ -121,6 +115,6 @@ def records() -> dict[str, str]:
     found = {f"{name}-record": _record(name) for name in LANGUAGE}
     found |= {f"{name}-record": _probed(name) for name in ("lm-probe", "lm-probe-multiply")}
     found["lm-certify-record"] = origin("lm-certify")
-    found["lm-stalls-record"] = f"{origin('lm-stalls')}\n\n{markdown(STALLED_SEEDS, rows_of('lm-stalls'))}"
-    found["lm-generation"] = markdown(GENERATION, rows_of("lm-generation"))
+    found["lm-stalls-record"] = f"{origin('lm-stalls')}\n\n{informative(STALLED_SEEDS, rows_of('lm-stalls'))}"
+    found["lm-generation"] = informative(GENERATION, rows_of("lm-generation"))
     return found

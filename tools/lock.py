@@ -1,10 +1,10 @@
 """Write constraints.txt: every package of every extra with the digests of all its files, for pip's hash-checking mode.
 
-usage: lock.py [PACKAGE ...]    (upgrade these; without any, keep every version that still fits pyproject.toml)
+usage: lock.py [PACKAGE ...]    (upgrades these; without any, keeps every version that still fits pyproject.toml)
 
-Needs uv (`pip install uv`). torch is left out, with what only its GPU builds need: it is pinned by version in install.py, so
-that a CPU build is accepted. What only browsers need is left out, too. Build dependencies are included, because install.py
-builds without isolation.
+Needs uv (`pip install uv`). torch and the packages that only its GPU builds need are left out: install.py pins torch by
+version, so that a CPU build is accepted. Packages that only browsers need are left out, too. Build dependencies are
+included, because install.py builds without isolation.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ def main(upgraded: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         build, out = Path(folder) / "build.in", Path(folder) / "constraints.txt"
         build.write_text("\n".join(BUILD))
-        out.write_text(LOCK.read_text())  # versions that stand here are kept
+        out.write_text(LOCK.read_text())  # uv keeps the versions in this file
         python = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
         options = ("--universal", "--generate-hashes", "--no-header", "--no-annotate", "--strip-extras")
         command = (

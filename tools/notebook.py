@@ -1,7 +1,7 @@
-"""Notebooks of docs/notebooks without Jupyter: `python -m tools.notebook` runs them and stores what they print and draw.
+"""Run the notebooks of docs/notebooks without Jupyter and store their outputs: `python -m tools.notebook`.
 
-A cell whose metadata has `reduced` sets what takes time; tests replace it by those values. The last expression of a cell is shown
-if it is a figure, with the cell's metadata `alt` as its description.
+If a cell's metadata has `reduced`, tests replace the cell's variables by these values, which take less time. The last
+expression of a cell is shown if it is a figure, with the cell's metadata `alt` as its description.
 """
 
 import ast
@@ -26,7 +26,7 @@ def read(path: Path) -> Cell:
 
 
 def write(path: Path, notebook: Cell) -> None:
-    """Write a notebook as Jupyter does."""
+    """Write a notebook in Jupyter's format."""
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -70,7 +70,7 @@ def _outputs(code: ast.Module, names: dict[str, Any], count: int) -> list[Cell]:
 
 
 def printed(notebook: Mapping[str, Any]) -> str:
-    """Return all that a notebook printed."""
+    """Return everything that a notebook printed."""
     return "".join(
         "".join(out["text"]) for cell in notebook["cells"] for out in cell.get("outputs", ()) if "text" in out
     )
@@ -86,7 +86,7 @@ def _parts(cell: Cell) -> Iterator[str]:
     if cell["cell_type"] == "markdown":
         yield re.sub(
             r"\$([^$`]+)\$", r"$`\1`$", source
-        )  # formulas as pages have them; Jupyter knows the bare form alone
+        )  # formulas in the form of our pages, which Jupyter does not know
         return
     yield f"```python\n{source}\n```"
     for output in cell["outputs"]:

@@ -1,13 +1,14 @@
-"""Numbers in the prose of README and docs: `python -m tools.findings` writes them in, as it does the tables.
+"""Numbers in the prose of README and docs, which `python -m tools.findings` writes together with the tables.
 
-A page carries a number as `<span data-n="NAME">0.91</span>`. Spans are invisible wherever Markdown is shown and may be wrapped
-anywhere; an HTML comment at the start of a line would end the paragraph. The name says where the number comes from:
+A number on a page is `<span data-n="NAME">0.91</span>`. Spans are invisible in rendered Markdown, and lines may be
+wrapped inside them; an HTML comment at the start of a line would end the paragraph. The name says where the number
+comes from:
 
-    lm-scattered/adaptive/exact_match:.3f             the stored result lm-scattered, its row of a method, a key, a format
-    compare/curricula,adamw,icot,n=30/steps_to_99     a row with these words among its values and this n
-    lm-parity-30/icot/each/seed=2/explicit:spaced     a row of a row
-    lm.options/LmTrainOptions/patience                a constant of the package
-    siblings/30:point.2f                              a function of numbers_parity.py or numbers_language.py, with its arguments
+    lm-scattered/adaptive/exact_match:.3f             the stored result lm-scattered, its row of a method, a key, a
+    format compare/curricula,adamw,icot,n=30/steps_to_99     a row with these words among its values and this n
+    lm-parity-30/icot/each/seed=2/explicit:spaced     a row of a row lm.options/LmTrainOptions/patience                a
+    constant of the package siblings/30:point.2f                              a function of numbers_parity.py or
+    numbers_language.py, with its arguments
 
 Formats are Python's and a few more, see `written`.
 """
@@ -32,7 +33,7 @@ DERIVED: dict[str, Callable[..., Any]] = {
     for name, own in vars(module).items()
     if callable(own) and getattr(own, "__module__", "") == module.__name__ and not name.startswith("_")
 }
-"""Functions by their names on the pages."""
+"""The functions of numbers_language.py and numbers_parity.py by their names on the pages."""
 
 
 def names(page: str) -> list[str]:
@@ -46,7 +47,7 @@ def with_numbers(page: str) -> str:
 
 
 def _kept(old: str, new: str) -> str:
-    """Keep a number that is current but wrapped."""
+    """Return the old text if only its line breaks differ, otherwise the new one."""
     return old if old.split() == new.split() else new
 
 
@@ -92,8 +93,8 @@ def _down_or_value(function: Callable[..., Any], segment: str) -> Any:
 def written(value: Any, form: str) -> str:
     """Return a value in a format.
 
-    Besides Python's formats there are `word`, `spaced` (thousands), `point.2f` (.91), `.0%` (without the sign) and `ratio` (with
-    its interval). Two values are joined by "to", or by a dash if the format ends with one.
+    Besides Python's formats there are `word`, `spaced` (thousands), `point.2f` (.91), `.0%` (without the sign) and
+    `ratio` (with its interval). Two values are joined by "to", or by a dash if the format ends with one.
     """
     if isinstance(value, list | tuple):
         return (" – " if form.endswith("–") else " to ").join(written(each, form.removesuffix("–")) for each in value)

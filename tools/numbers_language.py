@@ -1,4 +1,4 @@
-"""Numbers on language models that are computed from stored results, by the names of these functions (tools/numbers.py)."""
+"""Numbers on language models, computed from stored results. Pages name these functions (tools/numbers.py)."""
 
 import math
 import re
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def _span(values: Iterable[Any]) -> list[Any]:
-    """The least and the most."""
+    """Return the smallest and the largest value."""
     found = list(values)
     return [min(found), max(found)]
 
@@ -26,29 +26,29 @@ def _of_method(name: str, method: str, *more: str) -> Row:
 
 
 def _right(name: str, method: str) -> dict[int, float]:
-    """Exact match by seed, on the levels that linear has."""
+    """Return exact match by seed, with the same levels as linear ICoT."""
     row = _of_method(name, method, _of_method(name, "icot")["levels"])
     return {each["seed"]: each["exact_match"] for each in row["each"]}
 
 
 def _leads(name: str, method: str) -> dict[int, float]:
-    """How far a method is ahead of linear on each of its seeds."""
+    """Return the difference of a method from linear ICoT in exact match, by seed."""
     linear = _right(name, "icot")
     return {seed: own - linear[seed] for seed, own in _right(name, method).items()}
 
 
 def lead(name: str, method: str) -> list[float]:
-    """The least and the most."""
+    """Return the smallest and the largest difference from linear ICoT in exact match."""
     return _span(_leads(name, method).values())
 
 
 def mean_of_seeds(name: str, method: str, count: int) -> float:
-    """Exact match in the mean of seeds 0 to count - 1."""
+    """Return the mean exact match of seeds 0 to count - 1."""
     return math.fsum(_right(name, method)[seed] for seed in range(count)) / count
 
 
 def size(name: str) -> Row:
-    """Sizes n and k of a comparison on parity."""
+    """Return n and k of a comparison on parity."""
     return dict(zip("nk", re.findall(r"\d+", stored(name)["rows"][0]["data"]), strict=True))
 
 
@@ -57,25 +57,28 @@ def first_evaluation_share() -> list[float]:
 
 
 def removals() -> Row:
-    """Linear's stages between the first and the last with an evaluation every other update, and those that end at once."""
+    """Return the number of linear ICoT's stages between first and last in lm-fine, and of those that end at once."""
     linear = _of_method("lm-fine", "icot")
     between = [updates for each in linear["each"] for updates in each["steps"][1:-1]]
     return {"all": len(between), "quick": sum(updates <= linear["eval_every"] for updates in between)}
 
 
 def stage_updates(method: str, first: int, last: int) -> list[int]:
-    """The least and the most updates of a seed at n = 30 in these stages together, from 1."""
+    """Return the smallest and largest sum of updates in stages ``first`` to ``last``, from 1, over seeds at n = 30."""
     return _span([sum(each["steps"][first - 1 : last]) for each in _of_method("lm-parity-30", method)["each"]])
 
 
 def last_stage(method: str) -> list[int]:
-    """The same of the last stage, without consolidation."""
+    """Return the same for the last stage, without consolidation."""
     last = _of_method("lm-parity-30", method)["stages"]
     return [updates - LmTrainOptions().consolidate for updates in stage_updates(method, last, last)]
 
 
 def linears_stages() -> Row:
-    """Between the first and the last at n = 30: how many pass within two evaluations, and what the others take."""
+    """Return numbers on linear ICoT's stages between first and last at n = 30.
+
+    That is how many there are, how many pass within two evaluations, and the updates of the others.
+    """
     found = _of_method("lm-parity-30", "icot")
     updates, twice = [each["steps"][1:-1] for each in found["each"]], 2 * found["eval_every"]
     quick = [sum(own <= twice for own in run) for run in updates]
@@ -84,19 +87,19 @@ def linears_stages() -> Row:
 
 
 def first_evaluations(method: str) -> Row:
-    """Removals at n = 30, and the updates that their first evaluations are."""
+    """Return the number of removals at n = 30, and the updates before their first evaluations."""
     row = _of_method("lm-parity-30", method)
     return {"removals": row["stages"] - 1, "updates": (row["stages"] - 1) * row["eval_every"]}
 
 
 def different(task: str) -> int:
-    """Different questions among those that seed 0 is tested with."""
+    """Return the number of different questions in the test of seed 0."""
     data = {"parity": "parity:n=16,k=8", "multiply": "multiply:digits=2"}[task]
     return len({example.question for example in open_source(data, 0).test(LmTrainOptions().test_examples)})
 
 
 def _stalled(reason: str) -> list[Row]:
-    """Runs with neither replay nor loss on hidden slots: all, those that end at chance, and those by what became of level 2."""
+    """Return runs without replay and hidden loss: all, those that end at chance, or those by a reason at level 2."""
     alone = [r for r in stored("lm-stalls")["rows"] if not (r["replay"] or r["hidden_loss"])]
     wrong = [r for r in alone if r["exact_match"] < 0.6]
     of = {"all": alone, "chance": wrong}
@@ -112,7 +115,7 @@ def stalled_updates() -> list[int]:
 
 
 def missing(reason: str, key: str) -> list[float]:
-    """The least and the most of what is known of the steps that are missing for a reason."""
+    """Return the smallest and largest value under a key among the steps that are missing for a reason."""
     return _span([m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason])
 
 
@@ -127,12 +130,12 @@ def after_going_back(layers: int, seed: int) -> int:
 
 
 def last_updates() -> list[int]:
-    """Of Log-ICoT's last stage at 3 × 3."""
+    """Return the smallest and largest updates of Log-ICoT's last stage at 3 × 3."""
     return _span([each["steps"][-1] for each in _of_method("lm-multiply-3", "log-icot")["each"]])
 
 
 def linears_last() -> list[int]:
-    """The stages that linear came to at 3 × 3."""
+    """Return the smallest and largest number of stages that linear ICoT reached at 3 × 3."""
     return _span([len(each["steps"]) for each in _of_method("lm-multiply-3", "icot")["each"]])
 
 
@@ -144,18 +147,18 @@ def adaptive_on_tree() -> Row:
 
 
 def linear_done() -> int:
-    """The seed on which linear came to its last stage on the tree."""
+    """Return the only seed on which linear ICoT reached its last stage on the tree."""
     linear = _of_method("lm-multiply-tree", "icot")
     (done,) = (each["seed"] for each in linear["each"] if len(each["steps"]) == linear["stages"])
     return done
 
 
 def hard_tokens() -> list[int]:
-    """Updates that linear had for its second and third removal on the tree."""
+    """Return the smallest and largest updates of linear ICoT's second and third removal together, on the tree."""
     return _span([sum(each["steps"][2:4]) for each in _of_method("lm-multiply-tree", "icot")["each"]])
 
 
 def hidden_at_four() -> Row:
-    """Tokens at 4 × 4, and those that linear has hidden."""
+    """Return the number of tokens at 4 × 4, and of those that linear ICoT has hidden."""
     row = _of_method("lm-multiply-4", "icot")
     return {"all": row["stages"] - 1, "linear": len(row["each"][0]["steps"]) - 1}

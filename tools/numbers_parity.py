@@ -1,4 +1,4 @@
-"""Numbers on parity that are computed from stored results or the package, by the names of these functions (tools/numbers.py)."""
+"""Numbers on parity, computed from stored results or the package. Pages name these functions (tools/numbers.py)."""
 
 import math
 import re
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def _compared(*wanted: str, **values: object) -> list[Row]:
-    """Rows of `internalize compare` with these words and values."""
+    """Return the rows of `internalize compare` with these words and values."""
     rows = [r for r in stored("compare")["rows"] if all(word in r.values() for word in wanted)]
     return [r for r in rows if all(r.get(key) == value for key, value in values.items())]
 
@@ -38,7 +38,7 @@ def _compared(*wanted: str, **values: object) -> list[Row]:
 
 
 def paper() -> Any:
-    """What `internalize paper` is run with."""
+    """Return the experiment of `internalize paper`."""
     return PAPER
 
 
@@ -64,13 +64,13 @@ def bench_sizes() -> Row:
 
 
 def levels() -> Row:
-    """Keys and nodes of the first and the last level at the paper's size."""
+    """Return the keys and nodes of the first and the last level at the paper's size."""
     own = ParityTree.draw(30, 16, 0).levels
     return {"keys": [own.level_end[0], own.level_end[3]], "nodes": [own.width(1), own.width(4)]}
 
 
 def all_tuples_up_to() -> int:
-    """The largest T of which every pair of positions is certified."""
+    """Return the largest T at which every pair of positions is certified."""
     return max(T for T in range(100) if math.comb(T, 2) <= concentration._ALL_PAIRS)
 
 
@@ -78,45 +78,45 @@ def all_tuples_up_to() -> int:
 
 
 def either_mask() -> Row:
-    """Seeds solved by learned gates, and all: the same under both masks."""
+    """Return the number of seeds solved by learned gates and of all seeds, which both masks have in common."""
     found = [_compared(n=30, what=f"gates=learned mask={mask}")[0] for mask in ("level", "causal")]
     (counts,) = {(r["solved"], r["seeds"]) for r in found}
     return dict(zip(("solved", "seeds"), counts, strict=True))
 
 
 def samples_over_log_icot(n: int) -> float:
-    """ICoT's samples under Algorithm 1 over Log-ICoT's."""
+    """Return the samples of ICoT under Algorithm 1 over those of Log-ICoT."""
     icot, log = (_compared(method, "algorithm-1", n=n)[0]["samples_to_99"] for method in ("icot", "log-icot"))
     return icot / log
 
 
 def icot_failed() -> int:
-    """Seeds that ICoT does not solve under Algorithm 1 at n = 30."""
+    """Return the number of seeds that ICoT does not solve under Algorithm 1 at n = 30."""
     (row,) = _compared("curricula", "icot", "algorithm-1", n=30)
     return row["seeds"] - row["solved"]
 
 
 def rates() -> float:
-    """The largest of AdamW's rates that the ablations solve over the least."""
+    """Return the largest over the smallest of AdamW's rates that the ablations solve."""
     found = [r["what"] for r in _compared("ablations", "adamw") if r["solved"] == r["seeds"]]
     solved = [float(name.removeprefix("lr=")) for name in found if name.startswith("lr=")]
     return max(solved) / min(solved)
 
 
 def learned_gates() -> Row:
-    """How far gates are from shut, and how far open: of the worst row with either mask and the price."""
+    """Return how far from shut and how far open gates are, in the worst row with the default penalty."""
     found = [r["gate_distance"] for r in _compared("gates") if re.fullmatch(r"gates=\w+ mask=\w+", r["what"])]
     return {"shut": max(r["inputs"] for r in found), "open": 1 - max(r["written"] for r in found)}
 
 
 def price_that_closes() -> float:
-    """The price of gates that closes everything over the default."""
+    """Return the gate penalty that closes all gates, as a multiple of the default."""
     (found,) = [r["what"] for r in _compared("gates", solved=0) if "gate_penalty=0.1" in r["what"]]
     return round(float(found.partition("gate_penalty=")[2]) / TrainOptions().gate_penalty, 6)
 
 
 def everything_learned() -> Row:
-    """Seeds on which learned gates, values, output and link fail together, and all."""
+    """Return the number of seeds that fail if gates, values, output and link are learned together, and of all seeds."""
     (found,) = _compared(what="gates=learned mask=causal value=learned output=streams link=mlp-fitted")
     return {"failed": found["seeds"] - found["solved"], "seeds": found["seeds"]}
 
@@ -130,7 +130,7 @@ def predict() -> Any:
 
 
 def samples_default(grid: str) -> int:
-    """Samples per stage that `predict` recommends."""
+    """Return the samples per stage that `predict` recommends."""
     found = predict_for(Setting(n=30, k=16, grid="1" if grid == "one" else "K")).samples_default
     assert found is not None
     return found
@@ -141,7 +141,7 @@ def samples_over_grid() -> float:
 
 
 def paper_amplitude() -> float:
-    """K_n of the paper's constants."""
+    """Return K_n with the paper's constants."""
     found = setting_of(SolveOptions(preset="paper")).K
     assert found is not None
     return found
@@ -161,7 +161,7 @@ def signal(n: int) -> float:
 
 
 def step_at(K: int) -> float:
-    """K times the signal at n = 30."""
+    """Return K times the signal at n = 30."""
     return K * signal(30)
 
 
@@ -174,14 +174,14 @@ def amplitude(n: int) -> float:
 
 
 def half(n: int) -> float:
-    """Samples per stage for one half, over n ln n."""
+    """Return the samples per stage at which half of all runs succeed, over n ln n."""
     samples = _of(n).samples_for(0.5)
     assert samples is not None
     return samples / (n * math.log(n))
 
 
 def siblings(n: int) -> float:
-    """Correlation of the first stage's gradient at two siblings."""
+    """Return the correlation of the first stage's gradient at two siblings."""
     return _first_stage(n).sibling / _first_stage(n).variance[0]
 
 
@@ -190,10 +190,13 @@ def columns_at_a_key(n: int) -> float:
 
 
 def different_keys(n: int) -> float:
-    """Less the correlation of the first stage's gradient at two keys that are no children, from the law of their sum."""
-    total = np.arange(-(n - 2), n - 1, 2)  # of the bits but the children
+    """Return minus the correlation of the first stage's gradient at two keys that are not children.
+
+    It follows from the distribution of the sum of the bits that are not children.
+    """
+    total = np.arange(-(n - 2), n - 1, 2)  # the sum of these bits
     chance = np.array([math.comb(n - 2, ones) for ones in range(n - 1)]) / 2**n
-    bit, pair = total / (n - 2), (total**2 - (n - 2)) / ((n - 2) * (n - 3))  # their means, given the sum
+    bit, pair = total / (n - 2), (total**2 - (n - 2)) / ((n - 2) * (n - 3))  # means of a bit and of a product, given it
     mean = square = product = 0.0
     for one in (-1, 1):
         for other in (-1, 1):
@@ -207,7 +210,10 @@ def different_keys(n: int) -> float:
 
 
 def logistic_error() -> float:
-    """The largest relative error of the logistic curve's crossing at the sweep's samples, were the prediction the truth."""
+    """Return the largest relative error of the logistic curve's crossing at the sweep's samples.
+
+    It assumes that the prediction is exact.
+    """
     errors: list[float] = []
     for place in stored("phase")["half"]:
         samples = [r["samples"] for r in stored("phase")["rows"] if r["n"] == place["n"]]
@@ -219,12 +225,12 @@ def logistic_error() -> float:
 
 
 def least_signals() -> list[float]:
-    """Of the first three stages at K = 4, in units of K."""
+    """Return the smallest signals of the first three stages at K = 4, in units of K."""
     return [stage.signal_min for stage in solve(SolveOptions(K=4, samples=204_800)).stages[:3]]
 
 
 def slope_error() -> float:
-    """The link's slope at -1 in float32, in units of 1e-7."""
+    """Return the link's slope at -1 in float32, in units of 1e-7."""
     return 1e7 * COSINE.slope(-torch.ones(1)).item()
 
 
@@ -232,7 +238,7 @@ def slope_error() -> float:
 
 
 def independent(case: str) -> list[float]:
-    """Least and largest success if entries were independent: on the grid 1, on the grid K, or at the paper's rate."""
+    """Return the smallest and largest success rate if entries were independent, by grid or at the paper's rate."""
     cases = {"grid 1": "one", "paper's rate": "paper"}
     found = [r for r in stored("finite-n")["success"] if cases.get(r["case"], "K") == case]
     shares = [r["independent"] for r in found if case != "paper" or r["n"] == 16]
@@ -240,13 +246,13 @@ def independent(case: str) -> list[float]:
 
 
 def seeds_at(place: str) -> Row:
-    """Seeds of each row for n up to 64, or above, and the last of them."""
+    """Return the number of seeds per row and the last seed, for n up to 64 (``small``) or above."""
     (seeds,) = {r["seeds"] for r in stored("finite-n")["success"] if (r["n"] <= 64) is (place == "small")}
     return {"count": seeds, "last": seeds - 1}
 
 
 def outliers() -> Row:
-    """Rows, the n and the standard errors of the farthest, and those of the next."""
+    """Return the number of rows, n and standard errors of the farthest one, and standard errors of the next."""
     rows = sorted(stored("finite-n")["success"], key=lambda r: -abs(r["z"]))
     return {"rows": len(rows), "n": rows[0]["n"], "z": abs(rows[0]["z"]), "next": abs(rows[1]["z"])}
 
@@ -267,14 +273,14 @@ def random_over_adversarial() -> list[float]:
 
 
 def runs(name: str) -> Row:
-    """Runs of a stored sweep, and seeds in each place."""
+    """Return the number of runs of a stored sweep and of seeds per cell."""
     rows = stored(name)["rows"]
     (seeds,) = {r["cells"] for r in rows}
     return {"all": sum(r["cells"] for r in rows), "seeds": seeds}
 
 
 def hopeless_amplitude() -> int:
-    """The largest K at which no run of the sweep over K succeeds."""
+    """Return the largest K at which no run of the sweep over K succeeds."""
     rows = stored("phase-rounding")["rows"]
     return int(max({r["K"] for r in rows} - {r["K"] for r in rows if r["successes"]}))
 
@@ -295,7 +301,7 @@ def verbatim() -> Certificate:
 
 
 def _said(certificate: Certificate, before: str, after: str) -> str:
-    """What a certificate says between two of its words."""
+    """Return the part of a certificate's reason between two texts."""
     return (certificate.reason or "").partition(before)[2].partition(after)[0]
 
 
@@ -304,7 +310,7 @@ def verbatim_failed() -> str:
 
 
 def collapsed() -> str:
-    """The m of 127 at n = 128 at which the bound holds."""
+    """Return at how many of 127 values of m the bound holds at n = 128."""
     return _said(certified(128, "collapse"), "≤ 2 at ", " of")
 
 
@@ -313,5 +319,5 @@ def remainder(n: int) -> float:
 
 
 def gradient_constant() -> float:
-    """Of n^g, rounded up."""
+    """Return the constant in front of n^g, rounded up."""
     return math.ceil(100 * float(_said(certified(8, "bounded-gradient"), "constant ", ";"))) / 100

@@ -1,4 +1,4 @@
-"""Where stored results are: those that the page shows ship with the package, all others are in docs/results."""
+"""Stored results: those that the page shows ship with the package, all others are in docs/results."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def path_of(name: str) -> Path:
-    """Return the file of a stored result; a new one goes to docs/results."""
+    """Return the file of a stored result. A new one goes to docs/results."""
     shipped = FOLDER / name
     return shipped if shipped.is_file() else DOCS / "results" / name
 
@@ -26,8 +26,13 @@ def read(path: Path) -> dict[str, Any]:
 
 @cache
 def stored(name: str) -> dict[str, Any]:
-    """Return a stored JSON object by its name without ending; callers do not change it."""
+    """Return a stored JSON object by its name without ending. Callers must not change it."""
     return read(path_of(f"{name}.json"))
+
+
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
 
 
 def row_of(rows: Iterable[dict[str, Any]], *wanted: str) -> dict[str, Any]:

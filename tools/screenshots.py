@@ -16,14 +16,14 @@ from playwright.sync_api import Page, sync_playwright
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 LARGEST = 300_000
-"""Bytes of a picture."""
-COLOURS = 128
-"""Of a picture's palette: the page has few, and such a file is a third as large."""
+"""Most bytes of a picture."""
+COLORS = 128
+"""Size of a picture's palette. The page has few colors, and the file becomes a third as large."""
 
 
 def picture(png: bytes, name: str) -> None:
     """Write a screenshot with a palette, small enough for a README."""
-    image = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    image = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
     path = FIGURES / f"{name}.png"
     image.save(path, optimize=True)
     size = path.stat().st_size
@@ -33,7 +33,7 @@ def picture(png: bytes, name: str) -> None:
 
 
 def at(page: Page, explorer: str, moment: int, node: int) -> bytes:
-    """An explorer at a moment, with a node chosen."""
+    """Return a screenshot of an explorer at a moment, with a node chosen."""
     root = page.locator(f"#explorer-{explorer}")
     root.scroll_into_view_if_needed()
     root.locator("[data-part=scrubber]").fill(str(moment))
@@ -46,14 +46,16 @@ def at(page: Page, explorer: str, moment: int, node: int) -> bytes:
 def main(report: Path) -> None:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if chromium is None:
-        sys.exit("no chromium on the path; install it, or set CHROMIUM to a browser of its kind")
+        sys.exit("no chromium on the path; install it, or set CHROMIUM to a compatible browser")
     with sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
         page = browser.new_page(viewport={"width": 1240, "height": 900}, color_scheme="light")
         page.goto((report / "index.html").resolve().as_uri())
         page.wait_for_selector("#explorer-solving .js-plotly-plot")
-        picture(at(page, "training", 44, 8), "page-training")  # 50 steps into stage 3: all is computed but the root
+        picture(
+            at(page, "training", 44, 8), "page-training"
+        )  # 50 steps into stage 3: all nodes but the root are computed
         picture(at(page, "solving", 1, 0), "page-solving")  # stage 1, the step before rounding
         browser.close()
 

@@ -1,7 +1,7 @@
-"""Stored rows of `lm compare` with further seeds: of runs that were made elsewhere or later, by the same options.
+"""Merge stored rows of `lm compare` with further seeds: runs that were made elsewhere or later with the same options.
 
-A row holds what each of its seeds came to, so what it says of all of them can be computed again. Means that are kept of the
-row alone (tokens, seconds) are weighted by the seeds.
+A row holds the result of each seed, so its summary can be recomputed. Means that are stored only per row (tokens,
+seconds) are weighted by the number of seeds.
 """
 
 import shlex
@@ -21,12 +21,12 @@ _MEANS = ("tokens", "tokens_per_answer", "seconds")
 
 
 def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) -> list[Row]:
-    """The rows, those about the same thing made one, and what each then is ahead of linear ICoT by.
+    """Return the rows with those on the same subject merged, each compared with linear ICoT.
 
     Args:
-        rows: as stored.
-        more: other rows of the same comparison; those of methods that the first do not have come after them.
-        questions: that each seed was asked in the end.
+        rows: the stored rows.
+        more: further rows of the same comparison. Rows of new methods come last.
+        questions: the number of questions that each seed was tested with.
     """
     found = list(rows)
     for row in more:
@@ -39,7 +39,7 @@ def with_more_seeds(rows: Iterable[Row], more: Iterable[Row], questions: int) ->
 
 
 def each_against_linear(rows: Sequence[Row]) -> list[Row]:
-    """Rows that may be of several comparisons, each with what it is ahead of linear ICoT in its own by."""
+    """Return rows, perhaps of several comparisons, each with its difference from linear ICoT in its own comparison."""
     linear = {_comparison(row): row["each"] for row in rows if row["method"] == LINEAR}
     return [
         {**row, "against_linear": None}
@@ -50,13 +50,13 @@ def each_against_linear(rows: Sequence[Row]) -> list[Row]:
 
 
 def check_options(command: str, configs: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse runs whose options are not those of the stored command: their seeds would be of another comparison."""
+    """Raise an error if a run's options are not those of the stored command, so that it is of another comparison."""
     asked = parse(shlex.split(command)[1:]).options
     for config in configs:
         wanted = with_method(asked, config["method"]).as_json()
         if wrong := sorted(key for key, value in wanted.items() if config.get(key) != value):
             raise SystemExit(
-                f"{config['method']}, seed {config['seed']}: not by the stored command: {', '.join(wrong)}"
+                f"{config['method']}, seed {config['seed']}: differs from the stored command in {', '.join(wrong)}"
             )
 
 
@@ -72,14 +72,14 @@ def _together(one: Row, other: Row, questions: int) -> Row:
     each = sorted([*one["each"], *other["each"]], key=lambda run: run["seed"])
     seeds = [run["seed"] for run in each]
     if len(set(seeds)) < len(seeds):
-        raise SystemExit(f"{one['method']}: both have one of the seeds {seeds}")
+        raise SystemExit(f"{one['method']}: the seeds {seeds} have one twice")
     if one["stages"] != other["stages"] or one["stage_steps"] != other["stage_steps"]:
         raise SystemExit(f"{one['method']}: {one['stages']} and {other['stages']} stages are not of one comparison")
     exact = over_seeds([run["exact_match"] for run in each], questions)
     solved = [None if run["after_explicit"] is None else run["explicit"] + run["after_explicit"] for run in each]
-    if one["stages"] == 1:  # what a single stage took is in the row alone
+    if one["stages"] == 1:  # for a single stage, updates to 99 % are stored only per row
         if one["steps_to_99"] is not None or other["steps_to_99"] is not None:
-            raise SystemExit(f"{one['method']}: when each seed was at 99 % is not stored")
+            raise SystemExit(f"{one['method']}: updates to 99 % are not stored per seed")
         solved = [None] * len(each)
     weights = [one["seeds"], other["seeds"]]
     return {

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: pages that are made when it is built, and formulas that need no script.
+"""Hooks of the site, beyond mkdocs.yml: pages that are generated when it is built, and formulas that need no script.
 
 mkdocs calls the functions that begin with ``on_``.
 """
@@ -27,12 +27,12 @@ FROM_ROOT = {
     "changelog.md": "CHANGELOG.md",
     "log.md": "LOG.md",
 }
-"""Pages that are not in docs/: one source each, wherever they are read."""
+"""Pages whose source is outside docs/."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Teach Markdown formulas, in pages and docstrings alike."""
-    config.markdown_extensions.append(Formulas())  # pyright: ignore[reportArgumentType]  (an object will do for a name)
+    """Add formulas to Markdown, for pages and docstrings."""
+    config.markdown_extensions.append(Formulas())  # pyright: ignore[reportArgumentType]  (an object works like a name)
     return config
 
 
@@ -48,14 +48,14 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def _seen_from_docs(markdown: str) -> str:
-    """Return a page of the root with its links as they are on the site."""
+    """Return a page of the root with its links changed to those of the site."""
     for page, source in FROM_ROOT.items():
         markdown = markdown.replace(f"]({source}", f"]({page}")
     return markdown.replace("](docs/", "](")
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Let a page of the reference open with the names that are on it."""
+    """Put a table of its names at the top of a page of the API reference."""
     if not page.file.src_uri.startswith("api/") or "\n::: " not in markdown:
         return markdown
     before, directive, after = markdown.partition("\n::: ")
@@ -63,18 +63,18 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Mark short code in sentences, which a line break would cut at a hyphen."""
+    """Mark short code, so that no line break cuts it at a hyphen."""
     return re.sub(r"<code>([^<\s]{1,24})</code>", r'<code class="short">\1</code>', html)
 
 
 class Formulas(Extension):
-    r"""Formulas as MathML, which browsers render without a script.
+    r"""A Markdown extension that turns formulas into MathML, which browsers render without a script.
 
-    Pages write them as GitHub does, $`…`$ and blocks of ```math; docstrings as \(…\) and \[…\].
+    Pages write formulas as on GitHub, $`…`$ and blocks of ```math; docstrings write \(…\) and \[…\].
     """
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Convert blocks of ```math before code is taken out (25), all others after it and before tables are cut at their bars."""
+        """Convert blocks of ```math before code is removed (25), others after that and before tables are split."""
         md.preprocessors.register(_Formulas(md, {r"^```math\n(.+?)^```$": _Formulas.block}), "math blocks", 26)
         others = {r"\$`(.+?)`\$|\\\((.+?)\\\)": _Formulas.inline, r"^ *\\\[(.+?)\\\]$": _Formulas.block}
         md.preprocessors.register(_Formulas(md, others), "formulas", 24)

@@ -1,5 +1,6 @@
-"""Accounts of runs of `lm compare --keep-stages`, as `lm probe` gives them, into docs/results/NAME.json, beside its
-command: `python -m tools.stalls NAME FOLDER …`; and their table.
+"""Store the accounts that `lm probe` gives of runs of `lm compare --keep-stages`, and make their table.
+
+`python -m tools.stalls NAME FOLDER …` writes them to docs/results/NAME.json and keeps its command.
 """
 
 import json
@@ -18,11 +19,11 @@ from internalize.storage.summaries import SOLVED
 
 Row = dict[str, Any]
 EXAMPLES = 1024
-"""Questions that are read of each."""
+"""Number of questions that the probe reads per run."""
 
 
 def stalls(folders: Iterable[Path]) -> list[Row]:
-    """A row for each run: what it came to, and the account of the model of its last stage."""
+    """Return a row per run with its result and the account of the model of its last stage."""
     return [
         _row(Run(Path(path)))
         for folder in folders
@@ -45,7 +46,7 @@ def _row(run: Run) -> Row:
 
 
 def by_setting(rows: Sequence[Row]) -> list[Row]:
-    """Runs that differ by their seed alone, together."""
+    """Group runs that differ only in the seed."""
     together: dict[tuple[float, float], list[Row]] = {}
     for row in rows:
         together.setdefault((row["replay"], row["hidden_loss"]), []).append(row)
@@ -53,13 +54,13 @@ def by_setting(rows: Sequence[Row]) -> list[Row]:
 
 
 def after_explicit(row: columns.Row) -> str:
-    """Updates after the explicit stage, of the runs that are solved."""
+    """Return the mean updates after the explicit stage of the solved runs."""
     found = [sum(run["steps"][1:]) for run in row["runs"] if run["exact_match"] >= SOLVED]
     return columns.number(round(sum(found) / len(found))) if found else "–"
 
 
 def reasons(row: columns.Row) -> str:
-    """What is missing in the end, and why, seed by seed."""
+    """Return the steps that are missing at the end and the reasons, seed by seed."""
     found = {run["seed"]: run["account"]["missing"] for run in row["runs"]}
     words = {seed: [f"{each['step']} {each['reason']}" for each in missing] for seed, missing in found.items()}
     return "; ".join(f"seed {seed}: {', '.join(own)}" for seed, own in words.items() if own) or "–"
