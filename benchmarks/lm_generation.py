@@ -1,7 +1,8 @@
 """Examples per second of `generate_answers` over generating one example at a time with the cache on.
 
-Same model (the default of `lm train`), dtype, thread and number of tokens; what is timed alternates, so that a busy machine
-slows down both. The weights are new: how long a token takes does not depend on them.
+Both use the same model (the default of `lm train`), dtype, thread and number of tokens. The timings alternate, so
+that a busy machine slows down both. The model is untrained, because the time per token does not depend on the
+weights.
 
     python benchmarks/lm_generation.py --repeats 5
 """
@@ -26,7 +27,7 @@ TASKS = ("parity:n=16,k=8", "multiply:digits=4")
 
 
 class Case:
-    """A task at a stage, with a model of the default size."""
+    """A task at a stage, with an untrained model of the default size."""
 
     def __init__(self, spec: str, examples: int, dtype: str, *, hidden: bool) -> None:
         self.examples = get_task(spec).examples("test", 0, examples)
@@ -43,7 +44,7 @@ class Case:
         self.tokens = len(chains[0]) - len(chains[0].prompt) if not hidden else len(chains[0].answer)
 
     def one_at_a_time(self, count: int) -> float:
-        """Examples per second of a plain loop."""
+        """Return the examples per second of a loop over single examples."""
         began = time.perf_counter()
         for prompt in self.prompts[:count]:
             self.model.generate(
@@ -59,17 +60,17 @@ class Case:
         return count / (time.perf_counter() - began)
 
     def batched(self, batch: int) -> float:
-        """Examples per second of ours, from text to answers."""
+        """Return the examples per second of `generate_answers`, from text to answers."""
         began = time.perf_counter()
         answers = generate_answers(
             self.model, self.text, self.stages, self.examples, self.stage, batch=batch, true_length=True
         )
-        assert answers.generated_tokens == self.tokens * len(self.examples), "both must write as much"
+        assert answers.generated_tokens == self.tokens * len(self.examples), "both generate the same number"
         return len(self.examples) / (time.perf_counter() - began)
 
 
 def measure(spec: str, dtype: str, batch: int, examples: int, repeats: int, *, hidden: bool) -> dict[str, object]:
-    """The ratio of both: median, lowest and highest of the repeats."""
+    """Return the median, lowest and highest ratio over the repeats, and the medians of both speeds."""
     case = Case(spec, examples, dtype, hidden=hidden)
     case.one_at_a_time(4)  # the first calls are slow
     case.batched(batch)

@@ -2,9 +2,9 @@
 
     nice -n 19 python benchmarks/prediction_table.py --out src/internalize/report/results/finite-n.json
 
-Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the seeds stated. Each row is printed
-as it is made; ``tools/findings.py`` makes the tables of docs/finite-n.md from the file. With
---parts law,oracle only those tables are made; --quick is a minute's check of the script itself.
+Nothing is fitted: predictions come from ``prediction.py``, measurements from ``solve`` on the stated seeds. Each row is
+printed when it is made. ``tools/findings.py`` makes the tables of docs/finite-n.md from the file. --parts law,oracle
+makes only those tables; --quick checks the script itself in a minute.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from internalize.parity.theory.prediction import Setting
 
 @dataclass(frozen=True)
 class IndependentEntries(Setting):
-    """The same model with every entry of the gradient independent: what the covariances are worth."""
+    """The prediction with every entry of the gradient independent, which shows the effect of the covariances."""
 
     @property
     def gradients(self) -> tuple[StageGradient, ...]:
@@ -40,7 +40,7 @@ def successes(options: SolveOptions, seeds: int, first: int = 0) -> int:
 
 
 def row(label: str, options: SolveOptions, samples: int, seeds: int, first: int = 0) -> dict[str, Any]:
-    """Predicted and measured success at B = samples, with the distance between them in binomial standard errors."""
+    """Return predicted and measured success at B = samples, with their difference in binomial standard errors."""
     setting = setting_of(options)
     predicted = math.exp(setting.log_success(samples))
     found = successes(replace(options, samples=samples), seeds, first)
@@ -76,13 +76,13 @@ def table_of_successes(quick: bool) -> list[dict[str, Any]]:
 
 
 def table_of_fresh_seeds(quick: bool) -> list[dict[str, Any]]:
-    """The first rows again, on other and more seeds: what is chance in the table above is not repeated here."""
+    """Measure the first rows again on other and more seeds, so that chance in the table above does not repeat."""
     cases = [("k = n/2", SolveOptions(n=n, k=n // 2), 1000 if n <= 64 else 100) for n in (16, 32, 64, 128, 256)]
     return at_half(cases, 1000, quick)
 
 
 def at_half(cases: list[tuple[str, SolveOptions, int]], first: int, quick: bool) -> list[dict[str, Any]]:
-    """Success measured where one half is predicted."""
+    """Measure success at the samples for which one half is predicted."""
     rows: list[dict[str, Any]] = []
     for label, options, seeds in cases:
         if quick and options.n > 32:
@@ -94,7 +94,7 @@ def at_half(cases: list[tuple[str, SolveOptions, int]], first: int, quick: bool)
 
 
 def table_of_the_law(quick: bool) -> list[dict[str, Any]]:
-    """B*(n), k = n/2: predicted, and measured by interpolating the success rates at three B (probit in ln B)."""
+    """Return B*(n) at k = n/2: predicted, and measured by interpolating success rates at three B (probit in ln B)."""
     normal = statistics.NormalDist()
     seeds = {16: 200, 32: 200, 64: 200, 128: 50, 256: 50, 512: 16, 1024: 8}
     rows: list[dict[str, Any]] = []
@@ -105,7 +105,7 @@ def table_of_the_law(quick: bool) -> list[dict[str, Any]]:
         samples = setting_of(options).samples_for(0.5)
         assert samples is not None
         points = [row("law", options, round(samples * f), 10 if quick else count) for f in (0.8, 1.0, 1.25)]
-        # Half a success is added to either side, so that 0 and all have a probit.
+        # Half a success and half a failure are added, so that rates of 0 and 1 have a probit.
         x = [math.log(point["samples"]) for point in points]
         y = [normal.inv_cdf((point["successes"] + 0.5) / (point["seeds"] + 1)) for point in points]
         slope, intercept = statistics.linear_regression(x, y)
@@ -116,7 +116,7 @@ def table_of_the_law(quick: bool) -> list[dict[str, Any]]:
 
 
 def predicted_largest_error(options: SolveOptions, samples: int) -> float:
-    """The oracle error at which the modelled success probability is one half, by bisection."""
+    """Return the oracle error at which the modeled success probability is one half, by bisection."""
     low, high = 0.0, 1.0
     while high > low * (1 + 1e-6):
         middle = (low + high) / 2
@@ -146,7 +146,7 @@ def table_of_oracle_errors(quick: bool) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write all rows here as JSON; parts not made now are kept")
+    parser.add_argument("--out", type=Path, help="write all rows to this JSON file; other parts in it stay")
     parser.add_argument("--parts", default="success,fresh,oracle,law")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()

@@ -146,7 +146,7 @@ def test_nothing_is_measured_twice(measured: Measured):
     assert bench(again, out, asked=asked, repeats=1, resume=True) == found
     with Run(out).locked(), pytest.raises(InputError, match="in use by another process"):
         bench(again, out, asked=asked, repeats=1, resume=True)
-    with pytest.raises(InputError, match="begun already; add --resume"):
+    with pytest.raises(InputError, match="has already started; add --resume"):
         bench(again, out, asked=asked, repeats=1, resume=False)
     with pytest.raises(InputError, match="holds a bench with .*'threads': 1.*, not .*'threads': 2"):
         bench(again, out, asked=asked_for(SMALL, 0, 2), repeats=1, resume=True)
@@ -241,5 +241,5 @@ def test_command(tmp_path: Path):
     command = f"bench --only cot_over_internalised_16 --repeats 1 --threads 1 --out {tmp_path / 'b'}"
     assert ask(command)["cot_over_internalised_16"]["repeats"] == 1
     assert "15 sequential passes over one pass" in call(f"{command} --resume").out
-    refused(command, "begun already; add --resume")
+    refused(command, "has already started; add --resume")
     refused("bench --repeats 0", "repeats=0 is outside 1 … 1000")

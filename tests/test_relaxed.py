@@ -182,7 +182,7 @@ def test_every_part_trains_resumes_and_is_checked(name: str, tmp_path: Path):
     assert alone.config["supervised_tokens"] == ("hidden" if name in LEARNED or name == "hidden" else "shown")
     check_finished(alone)
     alone.save_weights({**weights, "W1_full": weights["W1_full"][1:]})
-    with pytest.raises(InputError, match=r"W1_full has shape \(10, 11\), not \(11, 11\)"):
+    with pytest.raises(InputError, match=r"W1_full has shape \(10, 11\), but the options require \(11, 11\)"):
         check_finished(alone)
 
 

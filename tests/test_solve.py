@@ -231,7 +231,9 @@ def test_the_causal_mask_does_no_harm():
     assert not model.recovered(W, 0)
 
 
-@pytest.mark.parametrize(("gates", "why"), [("ones", "Lemma 1"), ("cot", "those that were computed before it")])
+@pytest.mark.parametrize(
+    ("gates", "why"), [("ones", "Lemma 1"), ("cot", "including those that earlier layers computed")]
+)
 def test_other_gates_fail_and_say_why(gates: FixedGates, why: str):
     for seed in range(2):
         result = solve(SolveOptions(n=16, k=8, gates=gates, seed=seed))

@@ -81,7 +81,7 @@ def test_draw_is_uniform():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Levels(30, 1), "k=1 is not a power of two from 2"),
+        (lambda: Levels(30, 1), "k=1 is not a power of two, at least 2"),
         (lambda: Levels(30, -4), "k=-4"),
         (lambda: ParityTree(4, (0, 4)), "from 0 … 3"),
         (lambda: ParityTree(4, (1, 1)), "2 different positions"),

@@ -166,7 +166,7 @@ def test_resumed_elsewhere_says_so(tmp_path: Path):
     with pytest.raises(Interrupted):
         train(options, [0, 1, 2], stopped, resume=True, report=stop_training(30), say=said.append)
     torch.set_num_threads(1)
-    assert said == ["resumed with threads 2 where it was 1: the last bits will differ"]
+    assert said == ["resumed with threads 2, which was 1: the last bits will differ"]
     train(options, [2, 1, 0], stopped[::-1], resume=True)
     weights = [[run.weights() for run in runs] for runs in (stopped, alone)]
     torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-4)
@@ -207,7 +207,7 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path):
     path.write_text(json.dumps(state))
     said: list[str] = []
     train(options, [4], [run], resume=True, say=said.append)
-    assert said == ["resumed with arithmetic 2 where it was None: the last bits will differ"]
+    assert said == ["resumed with arithmetic 2, which was None: the last bits will differ"]
     torch.testing.assert_close(run.weights(), whole.weights(), rtol=0, atol=1e-9)
 
 

@@ -311,7 +311,7 @@ def test_a_user_adds_one():
     )
     assert add_link(bent) is add_link(bent) is get_link("bent")
     assert LevelTransformer(4, 2, link=get_link("bent")).link is bent
-    with pytest.raises(InputError, match="there is a link 'bent' already"):
+    with pytest.raises(InputError, match="a link named 'bent' exists"):
         add_link(replace(bent, c=bent.c + 1e-9))
     with pytest.raises(InputError, match="link 'sine' is not one of"):
         get_link("sine")

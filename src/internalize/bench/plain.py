@@ -1,8 +1,8 @@
-"""Log-ICoT on k-parity as one writes it in PyTorch without further thought: the measure of `internalize bench`.
+"""Log-ICoT on k-parity in straightforward PyTorch: the baseline of `internalize bench`.
 
-Dense T × T attention in every layer, a mask, gates, autograd, torch's AdamW, one run at a time. Nothing of the package is used,
-and nothing is done to be slow: matrices are batched over samples, layers above the stage are not computed, and there is no copy
-that the idea does not ask for. `tests/test_bench.py` checks that its loss and gradients are the package's.
+Dense T × T attention in every layer, a mask, gates, autograd, torch's AdamW, one run at a time. It does not use the
+package, and it is not slow on purpose: matrices are batched over samples, layers above the stage are not computed,
+and there are no needless copies. `tests/test_bench.py` checks that its loss and gradients equal the package's.
 """
 
 import math
@@ -27,7 +27,7 @@ class PlainTask:
             below = list(range(self.level_end[level - 1], self.level_end[level]))
 
     def complete(self, bits: Tensor) -> Tensor:
-        """The bits with the node values behind them."""
+        """Return the bits, followed by the node values."""
         sequence = torch.empty(len(bits), self.T, dtype=bits.dtype)
         sequence[:, : self.n] = bits
         for level in range(self.L):
@@ -36,12 +36,12 @@ class PlainTask:
         return sequence
 
     def draw(self, B: int) -> Tensor:
-        """Fresh samples."""
+        """Draw fresh samples."""
         return self.complete(torch.randint(0, 2, (B, self.n)) * 2.0 - 1.0)
 
 
 class PlainTransformer(nn.Module):
-    """Attention by position alone, φ(t) = −cos(πt), and a layer's update where its gates are open."""
+    """Attention by position only, φ(t) = −cos(πt), and a layer's update where its gates are open."""
 
     mask: Tensor
     gates: Tensor
@@ -61,7 +61,7 @@ class PlainTransformer(nn.Module):
         self.register_buffer("gates", gates)
 
     def forward(self, D: Tensor, layers: int) -> Tensor:
-        """The states after so many layers."""
+        """Return the states after ``layers`` layers."""
         H = D
         for layer in range(layers):
             A = torch.softmax(self.W[layer] + self.mask, dim=0)
@@ -70,7 +70,7 @@ class PlainTransformer(nn.Module):
 
 
 def stage_loss(model: PlainTransformer, sequence: Tensor, stage: int) -> Tensor:
-    """Stage 1, 2, …: the nodes below the stage's level are hidden, the others are shown and supervised."""
+    """Return the loss of stage 1, 2, …: nodes below its level are hidden, the others are shown and supervised."""
     task, D = model.task, sequence.clone()
     first = task.level_end[stage - 1]
     D[:, task.n : first] = 0
@@ -79,12 +79,12 @@ def stage_loss(model: PlainTransformer, sequence: Tensor, stage: int) -> Tensor:
 
 
 def stage_gradient(model: PlainTransformer, sequence: Tensor, stage: int) -> list[Tensor]:
-    """Gradients of all layers that the stage uses: what one step of Algorithm 1 takes from these samples."""
+    """Return the gradients of the stage's layers, with which Algorithm 1 takes its step on these samples."""
     return list(torch.autograd.grad(stage_loss(model, sequence, stage), list(model.W)[:stage]))
 
 
 def accuracy(model: PlainTransformer, sequence: Tensor) -> float:
-    """Share of right answers with no node shown."""
+    """Return the share of right answers with no node shown."""
     D = sequence.clone()
     D[:, model.task.n :] = 0
     with torch.no_grad():
@@ -92,7 +92,7 @@ def accuracy(model: PlainTransformer, sequence: Tensor) -> float:
 
 
 def train(task: PlainTask, steps: int, batch: int, eval_every: int, eval_samples: int, lr: float) -> PlainTransformer:
-    """AdamW through the stages, evaluated now and then: loss and accuracy on held-out samples."""
+    """Train by AdamW through the stages, with loss and accuracy on held-out samples every ``eval_every`` steps."""
     model = PlainTransformer(task)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     held_out = task.draw(eval_samples)

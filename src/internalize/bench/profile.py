@@ -1,4 +1,4 @@
-"""Where the time goes: the functions of a run by their own CPU time, on one thread."""
+"""The functions of a run ranked by their own CPU time, on one thread."""
 
 import cProfile
 import pstats
@@ -17,7 +17,7 @@ ROWS: Final = 12
 
 
 def profile(subject: Subject, n: int, seed: int) -> list[Json]:
-    """The dozen functions that take most, with their shares; the last row is all others."""
+    """Return the functions that take most time, with their shares; the last row is all others."""
     recorder = cProfile.Profile(time.process_time)
     with torch_threads(1):
         if subject == "train":
@@ -41,5 +41,5 @@ def _rows(stats: dict[tuple[str, int, str], tuple[Any, ...]]) -> list[Json]:
 
 
 def _name(path: str, line: int, function: str) -> str:
-    """The file's name and the function's; of what is built in, its own description."""
+    """Return the names of the file and the function; for a builtin, its own description."""
     return function.strip("<>{}") if path == "~" else f"{Path(path).name}: {function}"

@@ -1,20 +1,21 @@
-r"""What is measured: each ratio, how one repeat of it is made, and its goal.
+r"""The measurements of `internalize bench`: each ratio, how one repeat of it is made, and its goal.
 
-| name                  | one                                            | other                                          |
-| --------------------- | ---------------------------------------------- | ---------------------------------------------- |
-| solve_over_matmul     | `solve`, n = 1024, k = 512                     | float32 `torch.mm` of its gradients' shapes    |
-| literal_over_level    | gradient of one stage, Definition 3 as printed | the same in level form; n = 32, k = 16, B = 256 |
-| plain_over_solve      | Algorithm 1 in `bench/plain.py`     , n = 256  | `solve`                                        |
-| loop_over_ensemble    | 64 runs in `bench/plain.py`     , in turn      | 64 runs trained together                       |
-| cot_over_internalised | chain written node by node, n = 2k             | one pass of the internalised model             |
+| name                  | one                                        | other                                           |
+| --------------------- | ------------------------------------------ | ----------------------------------------------- |
+| solve_over_matmul     | `solve`, n = 1024, k = 512                 | float32 `torch.mm` of its gradients' shapes     |
+| literal_over_level    | a stage's gradient, as Definition 3 prints | the same in level form; n = 32, k = 16, B = 256 |
+| plain_over_solve      | Algorithm 1 in `bench/plain.py`, n = 256   | `solve`                                         |
+| loop_over_ensemble    | 64 runs in `bench/plain.py`, in turn       | 64 runs trained together                        |
+| cot_over_internalised | chain written node by node, n = 2k         | one pass of the internalized model              |
 
-What would take too long is measured in part: of the bare products one in sixteen, all being alike; of Algorithm 1 in plain form
-some chunks of samples at every stage, its time being that of a sample times samples; of the 64 plain runs eight; of every run
-25 updates a stage and the evaluation after them, where the paper has 500 and 20.
+Long computations are measured in part and scaled up. Of the bare products one in sixteen is timed, since all are
+equal. Plain Algorithm 1 runs two chunks of samples per stage, since its time is proportional to the samples. Of the
+64 plain runs eight are timed. Every AdamW run makes 25 updates per stage and one evaluation, where the paper has
+500 and 20.
 
-Beside the ratios: how time and memory of `solve` grow with n. The one dense product of a stage is \(n_t \times B\) by
-\(B \times k/2^t\), in all about \(n\,k\,B\) multiplications, and B is about n ln n: that exponent is the yardstick. Memory is the
-largest that a process of its own ever held, torch and all.
+Two more measurements say how time and memory of `solve` grow with n. The dense product of a stage is
+\(n_t \times B\) by \(B \times k/2^t\), in total about \(n\,k\,B\) multiplications, and B is about n ln n. The
+exponent of n·k·B is the goal for the time. Memory is the peak of a separate process, including torch.
 """
 
 import json
@@ -47,34 +48,37 @@ from internalize.parity.task.tree import Levels
 from internalize.storage.files import Json
 
 _CHUNK: Final = 8192
+"""Samples per bare product."""
 _SHARE: Final = 16
-"""One of so many of the bare products is timed."""
+"""One in this many of the bare products is timed."""
 _PLAIN_CHUNK: Final = 1024
-"""Samples at a time for the plain form: of 128 … 4096 the quickest here."""
+"""Samples per gradient of the plain form: the fastest of 128 … 4096 when it was chosen."""
 _RUNS, _PLAIN_RUNS, _UPDATES = 64, 8, 25
+"""AdamW runs trained together, plain runs timed, and updates per stage."""
 _ANSWERS: Final = 20
-"""Answers that one repeat of a latency is the median of."""
+"""Number of answers over which one repeat of a latency is the median."""
 CHAINS: Final = (16, 128, 512)
+"""The k for which latencies are compared."""
 MEMORY_GOAL: Final = 2.0
-"""GiB."""
+"""Goal for the peak memory, in GiB."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Something to measure: ``once`` makes a repeat, given its number, with at least its ``value``, perhaps with its ``goal``."""
+    """A measurement. ``once`` makes the repeat of a given number; its result has a ``value`` and perhaps a ``goal``."""
 
     name: str
     what: str
     once: Callable[[int], Json]
     goal: float | None = None
     at_most: bool = False
-    """The goal is an upper bound, not a lower one."""
+    """Whether the goal is an upper bound, not a lower one."""
     unit: str = ""
     repeats: int | None = None
-    """No more than so many are affordable."""
+    """Largest number of repeats, for an expensive measurement."""
 
     def met(self, value: float) -> bool | None:
-        """Whether the goal is; None if there is none."""
+        """Return whether ``value`` meets the goal; None if there is no goal."""
         if self.goal is None:
             return None
         return value <= self.goal if self.at_most else value >= self.goal
@@ -84,14 +88,14 @@ Sides = tuple[Callable[[], Seconds], Callable[[], Seconds]]
 
 
 def _ratio(name: str, what: str, sides: Callable[[], Sides], goal: float, *, at_most: bool = False) -> Measurement:
-    """A ratio by the clock and in CPU time, named ONE_over_OTHER; ``sides`` prepares one repeat."""
+    """Return the measurement of a ratio, named ONE_over_OTHER; ``sides`` prepares one repeat."""
     return Measurement(
         name, what, lambda number: one_over_other(number, *sides(), name.split("_over_")), goal, at_most=at_most
     )
 
 
 def matmul_seconds(levels: Levels, B: int) -> Seconds:
-    """The bare products of Algorithm 1's gradients: n_t × B by B × k/2^t at every stage, a chunk of samples at a time."""
+    """Time the bare products of Algorithm 1's gradients: n_t × B by B × k/2^t at every stage, a chunk at a time."""
     total = Seconds(0.0, 0.0)
     for stage in range(levels.L):
         X, R = torch.ones(levels.level_end[stage], _CHUNK), torch.ones(_CHUNK, levels.width(stage + 1))
@@ -102,25 +106,25 @@ def matmul_seconds(levels: Levels, B: int) -> Seconds:
 
 
 def solve_over_matmul(n: int, seed: int) -> Measurement:
-    """How close Algorithm 1 is to the machine's limit, if that is the product that its gradient is."""
+    """Measure how close Algorithm 1 is to the machine's limit, taken as the matrix product that its gradient is."""
     options = SolveOptions(n=n, k=n // 2, seed=seed)
 
     def sides() -> Sides:
         levels, B = Levels(n, n // 2), samples_of(options)
         return lambda: timed(lambda: solve(options)), lambda: matmul_seconds(levels, B)
 
-    what = f"solve, its number of samples known, over the bare float32 products of its gradients, n = {n}, k = {n // 2}"
+    what = f"solve, given its number of samples, over the float32 products of its gradients, n = {n}, k = {n // 2}"
     return _ratio("solve_over_matmul", what, sides, 1.0, at_most=True)
 
 
 def literal_over_level(n: int, k: int, B: int, seed: int) -> Measurement:
-    """What the level form saves against the model as printed, both by their own gradient, in float64."""
+    """Measure how much faster the gradient in level form is than that of the model as printed, in float64."""
 
     def sides() -> Sides:
         tree = ParityTree.draw(n, k, seed)
         stage = parity_stages(tree.levels, Curriculum("log-icot"))[-1]
         literal, level = LiteralTransformer(tree.levels), LevelTransformer(n, k, runs=(1,), dtype=torch.float64)
-        by_hand = LevelGradients(level)
+        gradients = LevelGradients(level)
         sequence = add_trace(tree, draw_bits(n, seed, 0, B, dtype=torch.float64))
         D, columns = stage_input(sequence, stage), sequence.T.contiguous().unsqueeze(0)
         W = [torch.zeros(tree.T, tree.T, dtype=torch.float64, requires_grad=True) for _ in range(tree.L)]
@@ -128,14 +132,14 @@ def literal_over_level(n: int, k: int, B: int, seed: int) -> Measurement:
         def printed() -> object:
             return torch.autograd.grad(stage_loss(literal(W, D, stage.layers), sequence, stage), W)
 
-        return lambda: timed(printed), repeatedly(lambda: by_hand(columns, stage))
+        return lambda: timed(printed), repeatedly(lambda: gradients(columns, stage))
 
     what = f"gradient of the last stage, as printed over level form, n = {n}, k = {k}, B = {B}"
     return _ratio("literal_over_level", what, sides, 100.0)
 
 
 def plain_over_solve(n: int, seed: int) -> Measurement:
-    """What a user gains over what he would have written."""
+    """Measure how much faster `solve` is than straightforward PyTorch."""
     options = SolveOptions(n=n, k=n // 2, seed=seed)
 
     def plainly() -> Seconds:
@@ -153,7 +157,7 @@ def plain_over_solve(n: int, seed: int) -> Measurement:
 
 
 def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
-    """What training together gains over training in turn."""
+    """Measure how much faster runs are trained together than one by one in straightforward PyTorch."""
     seeds = range(seed, seed + _RUNS)
 
     def in_turn() -> Seconds:
@@ -175,7 +179,7 @@ def loop_over_ensemble(options: TrainOptions, seed: int) -> Measurement:
 
 
 def train_together(options: TrainOptions, seeds: Sequence[int]) -> None:
-    """Runs trained together: some updates of every stage, and the evaluation after them."""
+    """Train runs together: some updates of every stage, each followed by an evaluation."""
     training = Training(options, seeds)
     for stage in range(len(training.stages)):
         training.stage = stage
@@ -185,7 +189,7 @@ def train_together(options: TrainOptions, seeds: Sequence[int]) -> None:
 
 
 def cot_over_internalised(k: int, seed: int) -> Measurement:
-    """What internalising saves at inference: both models recovered, both in sparse form, one sample."""
+    """Measure how much faster the internalized model answers: both models recovered, in sparse form, one sample."""
     n = 2 * k
 
     def once(number: int) -> Json:
@@ -204,12 +208,12 @@ def cot_over_internalised(k: int, seed: int) -> Measurement:
 
 
 def growth(sizes: Sequence[int], seed: int) -> Measurement:
-    """Exponent of the time of `solve` against n, k = n/2, default samples."""
-    asked = [SolveOptions(n=n, k=n // 2, seed=seed) for n in sizes]
+    """Measure the exponent of the time of `solve` against n, with k = n/2 and default samples."""
+    requests = [SolveOptions(n=n, k=n // 2, seed=seed) for n in sizes]
 
     def once(number: int) -> Json:
-        expected, _ = slope(sizes, [options.n * options.k * samples_of(options) for options in asked])
-        seconds = [timed(partial(solve, options)) for options in asked]
+        expected, _ = slope(sizes, [options.n * options.k * samples_of(options) for options in requests])
+        seconds = [timed(partial(solve, options)) for options in requests]
         by_clock, error = slope(sizes, [own.clock for own in seconds])
         return {
             "value": by_clock,
@@ -225,7 +229,7 @@ def growth(sizes: Sequence[int], seed: int) -> Measurement:
 
 
 def peak_memory(n: int, seed: int, threads: int) -> Measurement:
-    """Largest memory of a process that solves n, k = n/2."""
+    """Measure the peak memory of a process that solves n, k = n/2."""
 
     def once(number: int) -> Json:
         with tempfile.TemporaryDirectory() as folder:
@@ -237,13 +241,13 @@ def peak_memory(n: int, seed: int, threads: int) -> Measurement:
 
 
 def _in_a_process(n: int, seed: int, threads: int, folder: Path) -> tuple[float, dict[str, Any]]:
-    """GiB at the most, and what `internalize solve` printed."""
+    """Return the peak memory in GiB, and what `internalize solve` printed."""
     words = ("solve", "--n", n, "--k", n // 2, "--seed", seed, "--threads", threads, "--out", folder / "run", "--json")
     answer = folder / "answer.json"
     with answer.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-m", "internalize", *map(str, words)], stdout=file)  # noqa: S603
         try:
-            _, status, usage = os.wait4(process.pid, 0)  # the process's own, where getrusage has that of all children
+            _, status, usage = os.wait4(process.pid, 0)  # the usage of this process; getrusage has that of all children
         except BaseException:
             process.kill()
             process.wait()

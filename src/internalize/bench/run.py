@@ -1,11 +1,11 @@
-"""`internalize bench`: every measurement in turn, repeat by repeat, kept after each.
+"""`internalize bench`: every measurement in turn, stored after each repeat.
 
 | file                 | content                                                                                  |
 | -------------------- | ---------------------------------------------------------------------------------------- |
-| `bench.json`         | what `--json` prints: every measurement, where it was made, and the machine's load       |
-| `repeats.json`       | the repeats of every measurement as they came: what `--resume` goes on from              |
+| `bench.json`         | what `--json` prints: every measurement, its environment, and the machine's load         |
+| `repeats.json`       | the repeats of every measurement in order, from which `--resume` continues               |
 | `.lock`              | held by the process that measures                                                        |
-| `profile-solve.json` | where the time went, with `--profile`; `profile-train.json` likewise                     |
+| `profile-solve.json` | the profile of `--profile solve`; likewise `profile-train.json`                          |
 """
 
 import json
@@ -41,7 +41,6 @@ from internalize.storage.runs import Run
 RESULT, REPEATS = "bench.json", "repeats.json"
 _OWN_FILES = (RESULT, REPEATS, "profile-solve.json", "profile-train.json")
 
-
 _Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 
@@ -70,7 +69,7 @@ class KeptRepeats(TypedDict):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The n that are measured; the defaults are the quick ones of the command line, smaller ones are for tests."""
+    """The sizes to measure. The defaults are those of the command line without `--full`; tests use smaller ones."""
 
     solve: int = 1024
     literal: tuple[int, int, int] = (32, 16, 256)
@@ -84,7 +83,7 @@ FULL = Sizes(memory=(1024, 4096))
 
 
 def all_measurements(sizes: Sizes, seed: int, threads: int, train: TrainOptions | None = None) -> list[Measurement]:
-    """Everything that can be measured, in the order of the table."""
+    """Return all measurements, in the order of the table."""
     return [
         solve_over_matmul(sizes.solve, seed),
         literal_over_level(*sizes.literal, seed),
@@ -97,7 +96,7 @@ def all_measurements(sizes: Sizes, seed: int, threads: int, train: TrainOptions 
 
 
 def chosen(measurements: Sequence[Measurement], only: Sequence[str]) -> list[Measurement]:
-    """Return the measurements whose name begins with one of ``only``; without any, all of them."""
+    """Return the measurements whose names begin with one of ``only``; all if ``only`` is empty."""
     for name in only:
         if not any(own.name.startswith(name) for own in measurements):
             raise InputError(f"only={name!r} is none of {', '.join(own.name for own in measurements)}")
@@ -113,26 +112,26 @@ def bench(
     resume: bool,
     report: Report = lambda done, total, seen: None,
 ) -> Json:
-    """Measure what is missing in the folder, and return what ``bench.json`` then holds.
+    """Make the repeats that the folder lacks, and return the new content of ``bench.json``.
 
     Args:
         measurements: what to measure.
-        out: where it is kept.
-        asked: the options that decide what is measured; another set is refused in the same folder.
-        repeats: of each measurement, if so many are affordable.
-        resume: go on with what is there.
+        out: folder of the results.
+        asked: the options that decide what is measured; a folder with other options is refused.
+        repeats: number of repeats per measurement; expensive measurements make fewer.
+        resume: continue with the repeats in the folder.
         report: called after every repeat.
 
     Raises:
-        Interrupted: after Ctrl-C, with every finished repeat kept.
+        Interrupted: after Ctrl-C, with every finished repeat stored.
     """
-    _begin(out, asked, resume=resume)  # refused before a lock is made
+    _begin(out, asked, resume=resume)  # checks the folder before a lock is made
     with Run(out).locked():
         return _measured(measurements, out, _begin(out, asked, resume=resume), repeats, report)
 
 
 def _measured(measurements: Sequence[Measurement], out: Path, kept: Json, repeats: int, report: Report) -> Json:
-    """What ``bench.json`` then holds, with what was kept before and what was missing."""
+    """Make the missing repeats and return the new content of ``bench.json``."""
     wanted = {own.name: min(repeats, own.repeats or repeats) for own in measurements}
     total = sum(wanted.values())
     done = sum(min(len(kept["repeats"].get(name, ())), count) for name, count in wanted.items())
@@ -158,28 +157,28 @@ def _measured(measurements: Sequence[Measurement], out: Path, kept: Json, repeat
 
 
 def keep_profile(out: Path, subject: str, rows: Sequence[Json]) -> None:
-    """Beside the results: a newer one takes the place of one before."""
+    """Store a profile beside the results; it replaces an earlier one."""
     _make(out)
     write_json(out / f"profile-{subject}.json", {"profile": subject, "rows": list(rows)})
 
 
 def _make(out: Path) -> None:
-    """The folder, if nobody else has something in it."""
+    """Make the folder; raise if it holds files that are not of a bench."""
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         names = [path.name for path in sorted(out.iterdir()) if not path.name.startswith(".")]
         stranger = next((name for name in names if name not in _OWN_FILES), None)
     if stranger:
-        raise InputError(f"{out} holds {stranger!r}, which is not of a bench; choose another --out")
+        raise InputError(f"{out} holds {stranger!r}, which does not belong to a bench; choose another --out")
 
 
 def _begin(out: Path, asked: Json, *, resume: bool) -> Json:
-    """What was measured in the folder before, or nothing yet."""
+    """Return the content of ``repeats.json``, or an empty one for a new folder."""
     if not present(out / REPEATS):
         _make(out)
         return {"asked": asked, "environment": describe_environment(), "took": 0.0, "repeats": {}}
     if not resume:
-        raise InputError(f"{out}: this bench was begun already; add --resume, or choose another --out")
+        raise InputError(f"{out}: this bench has already started; add --resume, or choose another --out")
     kept = read_json(out / REPEATS, KeptRepeats)
     if kept["asked"] != asked:
         raise InputError(f"{out} holds a bench with {kept['asked']}, not {asked}; choose another --out")
@@ -195,5 +194,5 @@ def _result(own: Measurement, repeats: Sequence[Json]) -> Json:
 
 
 def asked_for(sizes: Sizes, seed: int, threads: int) -> Json:
-    """The options as they are kept, in the types of JSON."""
+    """Return the options in the form in which they are stored, in the types of JSON."""
     return {"seed": seed, "threads": threads, "sizes": json.loads(json.dumps(asdict(sizes)))}

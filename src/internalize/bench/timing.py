@@ -1,7 +1,8 @@
-"""Times and what repeats of them come to.
+"""Timing of repeats, and summaries over repeats.
 
-A ratio is of two times from one repeat, measured one directly after the other; which comes first changes from repeat to repeat. The
-clock is what a user waits for. CPU time, of all threads of this process, is what other processes on the machine disturb least.
+A ratio compares two times of one repeat, measured directly one after the other. Their order alternates between
+repeats. Wall time is what a user waits for. CPU time, over all threads of this process, is least disturbed by other
+processes.
 """
 
 import gc
@@ -17,12 +18,12 @@ from internalize.storage.files import Json
 Work = Callable[[], object]
 
 _LEAST: Final = 0.05
-"""Seconds that a timing lasts at least; what is quicker is done several times."""
+"""Least duration of a timing in seconds; faster work is repeated until it lasts that long."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """By the clock, and of CPU."""
+    """Wall time (``clock``) and CPU time."""
 
     clock: float
     cpu: float
@@ -35,7 +36,7 @@ class Seconds:
 
 
 def timed(work: Work, times: int = 1) -> Seconds:
-    """How long the work takes, done so many times in a row."""
+    """Return the mean time of ``times`` calls of ``work`` in a row."""
     gc.collect()
     clock, cpu = time.perf_counter(), time.process_time()
     for _ in range(times):
@@ -44,13 +45,13 @@ def timed(work: Work, times: int = 1) -> Seconds:
 
 
 def repeatedly(work: Work) -> Callable[[], Seconds]:
-    """Return how to time work that may be quick: as often as it takes, which is found by doing it once. It is then warm, too."""
+    """Return a timer that repeats fast ``work`` often enough. A first call finds how often, and warms it up."""
     times = max(1, math.ceil(_LEAST / max(timed(work).clock, 1e-9)))
     return lambda: timed(work, times)
 
 
 def one_over_other(number: int, one: Callable[[], Seconds], other: Callable[[], Seconds], names: Sequence[str]) -> Json:
-    """One repeat of a ratio: its value by the clock and in CPU time, and the seconds of both."""
+    """Measure one repeat of a ratio: its value in wall time and in CPU time, and the seconds of both sides."""
     if number % 2:
         second, first = other(), one()
     else:
@@ -64,7 +65,10 @@ def one_over_other(number: int, one: Callable[[], Seconds], other: Callable[[], 
 
 
 def over_repeats(repeats: Sequence[Mapping[str, Any]]) -> Json:
-    """Median, smallest and largest value of the repeats; of CPU time likewise; seconds as medians. What one lacks is left out."""
+    """Summarize repeats: median, smallest and largest value, the same for CPU time, and medians of seconds.
+
+    Keys that some repeat lacks are left out.
+    """
     keys = _shared(repeats)
     found: Json = _spread("", [repeat["value"] for repeat in repeats])
     found["repeats"] = len(repeats)
@@ -80,7 +84,7 @@ def over_repeats(repeats: Sequence[Mapping[str, Any]]) -> Json:
 
 
 def _shared(objects: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that all objects have."""
+    """Return the keys that all objects have."""
     return [key for key in objects[0] if all(key in each for each in objects)]
 
 
@@ -90,12 +94,12 @@ def _spread(prefix: str, values: Sequence[float]) -> Json:
 
 
 def rounded(value: float) -> float:
-    """To four digits: more is noise."""
+    """Round to four significant digits, since more would be noise."""
     return float(f"{value:.4g}")
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Exponent of y against x, by least squares of the logarithms, and its standard error."""
+    """Return the exponent of y against x, by least squares of the logarithms, and its standard error."""
     logs = [math.log(value) for value in x], [math.log(value) for value in y]
     found = statistics.linear_regression(*logs)
     left = [b - found.slope * a - found.intercept for a, b in zip(*logs, strict=True)]

@@ -10,7 +10,7 @@
 | certificates | the paper's statements as checks                                      |
 | experiments  | curricula compared, ablations, sweeps                                 |
 
-Never imports `lm`. The names below are imported when they are first used, so that reading options does not import torch.
+`parity` never imports `lm`. The names below are imported on first use, so that reading options does not import torch.
 """
 
 from importlib import import_module

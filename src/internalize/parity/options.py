@@ -1,7 +1,7 @@
 """The options of the parity commands: one frozen dataclass per command.
 
-The same dataclass is the argument of the Python function, the command line and, resolved, the run's ``config.json``. Torch is
-not imported here, so that ``--help`` is quick.
+The same dataclass is the argument of the Python function, the command line and, resolved, the run's
+``config.json``. Torch is not imported here, so that ``--help`` is quick.
 """
 
 import math
@@ -23,7 +23,7 @@ Rate = Literal["paper", "calibrated"]
 Oracle = Literal["none", "random", "adversarial"]
 
 MAX_SAMPLES = 2**53
-"""Largest count of samples that float64 represents exactly."""
+"""Largest number of samples: up to it, float64 represents every integer exactly."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +47,32 @@ class ParityModelOptions(TreeOptions):
     mask: Mask = "level"
     """Which positions a node may attend to. level: those of lower levels, as in the paper. causal: all earlier ones."""
     gates: Gates = "paper"
-    """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes. learned: one
-    trained gate per layer and position. input: trained gates that also depend on the state and its update, as in GTrXL."""
+    """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes.
+    learned: one trained gate per layer and position. input: trained gates that also depend on the state and its
+    update, as in GTrXL."""
     link: str = "cosine"
-    """Link function: cosine (the paper's) or quartic; or a small trained network, initialized at random (mlp) or to the cosine
-    (mlp-fitted)."""
+    """Link function: cosine (the paper's) or quartic; or a small trained network, initialized at random (mlp) or to the
+    cosine (mlp-fitted)."""
     value: Literal["fixed", "learned"] = "fixed"
     """Scale of what a layer reads: fixed to 1, or one trained number per layer."""
     output: Literal["shift", "residual", "streams"] = "shift"
-    """Where a layer writes. shift: the next block, as in the paper. residual: one residual stream. streams: several, with
-    trained weights for reading, writing and mixing them (hyper-connections)."""
+    """Where a layer writes. shift: the next block, as in the paper. residual: one residual stream. streams:
+    several, with trained weights for reading, writing and mixing them (hyper-connections)."""
     tokens: Literal["auto", "shown", "hidden"] = "auto"
-    """Whether the input shows the tokens that a stage supervises. The paper shows them; learned gates would copy them. auto:
-    hidden if anything besides the attention is learned. With hidden, the loss covers only the level in training."""
+    """Whether the input shows the tokens that a stage supervises. The paper shows them; learned gates would copy
+    them. auto: hidden if anything besides the attention is learned. With hidden, the loss covers only the level in
+    training."""
     gate_bias: float = -2.0
     """For learned gates: initial logits. A negative value starts with closed gates."""
     gate_penalty: float = 0.001
-    """For learned gates: weight of the sum of all gates in the loss, so that a position is written only where that pays."""
+    """For learned gates: weight of the sum of all gates in the loss. A larger value keeps more gates closed."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         if not -100 <= self.gate_bias <= 100:
-            raise InputError(f"gate_bias={self.gate_bias} is outside −100 … 100; a gate is open or shut long before")
+            raise InputError(f"gate_bias={self.gate_bias} is outside −100 … 100, where gates are fully open or closed")
         if not (math.isfinite(self.gate_penalty) and self.gate_penalty >= 0):
-            raise InputError(f"gate_penalty={self.gate_penalty} must be a finite number from 0 up")
+            raise InputError(f"gate_penalty={self.gate_penalty} must be finite and at least 0")
 
     @property
     def as_in_paper(self) -> bool:
@@ -94,13 +96,13 @@ class ParityModelOptions(TreeOptions):
 
 @dataclass(frozen=True)
 class TrainOptions(ParityModelOptions):
-    """Train by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
+    """Training by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
 
     TITLE: ClassVar = "Training"
 
     curriculum: Method = "log-icot"
-    """Order in which the chain of thought is hidden. log-icot: level by level. icot: step by step. none: all of it from the
-    start. cot: nothing; this trains the one-layer model that writes its chain."""
+    """Order in which the chain of thought is hidden. log-icot: level by level. icot: step by step. none: all of it
+    from the start. cot: nothing; this trains the one-layer model that writes its chain."""
     chunk: int = 1
     """For icot: number of steps hidden per stage."""
     boundaries: tuple[int, ...] = ()
@@ -108,8 +110,8 @@ class TrainOptions(ParityModelOptions):
     steps: int = 500
     """Gradient steps per stage."""
     advance: Literal["steps", "accuracy"] = "steps"
-    """When a stage ends. steps: after --steps. accuracy: when the level it trains reaches --threshold on held-out samples; the
-    last stage then continues until --steps times log2 k steps are used."""
+    """When a stage ends. steps: after --steps. accuracy: when the level it trains reaches --threshold on held-out
+    samples; the last stage then continues until --steps times log2 k steps are used."""
     threshold: float = 0.99
     """For --advance accuracy: share of held-out samples on which the trained level must be right."""
     batch: int = 500
@@ -132,7 +134,7 @@ class TrainOptions(ParityModelOptions):
         self.schedule()
         if self.curriculum == "cot" and not self.as_in_paper:
             raise InputError(
-                "cot is a model of its own: mask, gates, value, output, tokens and a network as link are not for it"
+                "curriculum=cot is its own one-layer model, without mask, gates, value, output, tokens or network link"
             )
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold={self.threshold} is a share of samples, above 0 and at most 1")
@@ -143,7 +145,7 @@ class TrainOptions(ParityModelOptions):
         for name in ("lr", "parts_lr", "weight_decay"):
             value: float = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name}={value} must be a finite number from 0 up")
+                raise InputError(f"{name}={value} must be finite and at least 0")
 
     def schedule(self) -> Curriculum:
         """Return the curriculum with its options."""
@@ -152,13 +154,13 @@ class TrainOptions(ParityModelOptions):
 
 @dataclass(frozen=True)
 class StepOptions(TreeOptions):
-    """How Algorithm 1 takes a step: everything that decides how many samples it needs."""
+    """The options of a step of Algorithm 1: everything that decides how many samples it needs."""
 
     TITLE: ClassVar = "Algorithm 1"
 
     K: Annotated[float | None, tyro.conf.arg(name="amplitude")] = None
-    """The paper's K, the weight that a true child gets. Default: the smallest that bounds the final error and freezes trained
-    layers."""
+    """The paper's K, the weight that a true child gets. Default: the smallest that bounds the final error and freezes
+    trained layers."""
     grid: Grid = "K"
     """What weights are rounded to: multiples of 1, as in the paper; multiples of the amplitude K; or nothing (none)."""
     rate: Rate = "calibrated"
@@ -173,9 +175,9 @@ class StepOptions(TreeOptions):
     def __post_init__(self) -> None:
         check_choices(self)
         if self.K is not None and not 0 < self.K <= 10_000:
-            raise InputError(f"K={self.K} is outside 0 … 10000 (a child's weight is to become K, and e^K decides)")
+            raise InputError(f"K={self.K} is outside 0 … 10000 (a true child's weight becomes K; softmax takes e^K)")
         if self.K is not None and self.grid == "1" and round(self.K) != self.K:
-            raise InputError(f"K={self.K} is not a whole number, which the grid 1 rounds weights to (section 2)")
+            raise InputError(f"K={self.K} is not an integer, but grid 1 rounds weights to integers (section 2)")
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,8 @@ class SolveOptions(StepOptions):
     seed: int = 0
     """Random seed. It decides the secret set, all samples and the oracle's random error."""
     curriculum: Method = "log-icot"
-    """Order in which the chain of thought is hidden, with one gradient step per stage. cot is the one-layer model that writes
-    its chain."""
+    """Order in which the chain of thought is hidden, with one gradient step per stage. cot is the one-layer model that
+    writes its chain."""
     mask: Mask = "level"
     """Which positions a node may attend to. level: those of lower levels, as in the paper. causal: all earlier ones."""
     gates: FixedGates = "paper"
@@ -200,11 +202,12 @@ class SolveOptions(StepOptions):
     update: Annotated[Literal["needed", "all"], tyro.conf.arg(name="gradients")] = "needed"
     """Which gradients to compute: those that can change a rounded weight, or all of them."""
     preset: Literal["none", "paper"] = "none"
-    """paper: the paper's constants K = ⌈n^(ε/16)⌉ and B = ⌈n^(2+ε)⌉, its grid and its rate, in place of the options above."""
+    """paper: the paper's constants K = ⌈n^(ε/16)⌉ and B = ⌈n^(2+ε)⌉, its grid and its rate, in place of the options
+    above."""
     epsilon: float = 1.0
     """For --preset paper: ε of Theorem 1."""
     test_samples: int = 10_000
-    """Fresh samples on which the final errors are measured."""
+    """Number of fresh samples on which the final errors are measured."""
     chunk: int | None = None
     """Samples in memory at a time. Default: about 32 MB of states."""
 
@@ -222,7 +225,7 @@ class SolveOptions(StepOptions):
             )
         if self.curriculum == "cot" and (self.mask, self.gates) != ("level", "paper"):
             raise InputError(
-                f"mask={self.mask}, gates={self.gates}: the one-layer model of --curriculum cot has its own (section 1.1)"
+                f"mask={self.mask}, gates={self.gates}: --curriculum cot has its own one-layer model (section 1.1)"
             )
 
 
@@ -230,6 +233,6 @@ def check_epsilon(epsilon: float) -> float:
     """Return ε if the theorem's constants can be computed with it."""
     if not 0.001 <= epsilon <= 16:
         raise InputError(
-            f"epsilon={epsilon} is outside 0.001 … 16 (ε > 0 in Theorem 1; beyond, n^ε leaves the numbers)"
+            f"epsilon={epsilon} is outside 0.001 … 16 (Theorem 1 needs ε > 0; above 16, n^ε gets too large)"
         )
     return epsilon

@@ -5,14 +5,15 @@ r"""Runs in progress: the model, the optimizer and the place in the curriculum.
 | Training    | –              | runs with the same settings, one seed and secret set each        | section 4    |
 | stage, step | t              | counted from 0; the stage from 1 in metrics and messages         | section 3.1  |
 | update      | AdamW          | one step on a fresh batch of every run                           | appendix B.2 |
-| learned     | –              | whether the level in training is right often enough to go on     | –            |
+| learned     | –              | whether the level in training is right often enough              | –            |
 
-What the paper leaves open, settled here: every batch is fresh, the optimizer is not reset between stages, and a layer's
-counters start with its first gradient. The last is decisive. At stage t the layers above t get no gradient (None, not
-zero), so AdamW skips them; zero gradients would advance their bias correction, and n = 64, k = 32 would end at chance.
+The paper leaves three choices open. Here every batch is fresh, the optimizer is not reset between stages, and a
+layer's counters start with its first gradient. The last choice is decisive. At stage t the layers above t get no
+gradient (None, not zero), so AdamW skips them. Zero gradients would advance their bias correction, and n = 64, k =
+32 would end at chance.
 
-Runs are trained together along the leading dimension. The loss is their sum, so no run's gradient knows of another. Where
-accuracy decides when a stage ends, runs with several stages are trained one at a time.
+Runs are trained together along the leading dimension. The loss is their sum, so the gradient of one run does not
+depend on the others. If accuracy decides when a stage ends, runs with several stages are trained one at a time.
 """
 
 import math
@@ -39,14 +40,16 @@ from internalize.random_words import Stream
 from internalize.storage.files import Json
 
 ARITHMETIC = 2
-"""Changes when the same updates are computed in another order, which changes their last bits."""
+"""Version of the order of operations. Increase it when a change of that order changes the last bits of updates."""
 _AHEAD_BYTES = 32 * 2**20
+"""Memory for batches that are drawn in advance, in bytes."""
 
 
 class Training:
-    """Runs in progress: the model, the optimizer and the place in the curriculum.
+    """Runs in training: the model, the optimizer and the place in the curriculum.
 
-    Everything random comes from counters (seed, sample number), so this object's state is its tensors and its place.
+    Everything random comes from counters (seed, sample number), so the state of an instance is its tensors and its
+    place.
     """
 
     def __init__(self, options: TrainOptions, seeds: Sequence[int], device: str = "cpu") -> None:
@@ -62,46 +65,46 @@ class Training:
         self.optimizer = torch.optim.AdamW(self._groups(), fused=True)
         self.stage = 0
         self.step = 0
-        """Updates made in this stage."""
+        """Number of updates made in this stage."""
         self.done = 0
-        """Updates made in all."""
+        """Number of updates made in all stages."""
         self.seconds = 0.0
         self.latest: list[Json] = []
-        self._by_hand = LevelGradients(self.model) if isinstance(self.model, LevelTransformer) else None
+        self._gradients = LevelGradients(self.model) if isinstance(self.model, LevelTransformer) else None
         self._ahead: dict[int, Tensor] = {}
         self._validation = self._as_input(self._draw(0, options.eval_samples, "validation"))
 
     @property
     def total(self) -> int:
-        """Updates to make in all."""
+        """Number of updates of the whole run."""
         return total_steps(self.options)
 
     @property
     def stage_over(self) -> bool:
-        """Whether the stage has had its updates, or has learned its level; the last one goes on to the end."""
+        """Whether the stage used its updates or learned its level; the last stage uses all remaining updates."""
         if self.options.advance == "steps":
             return self.step == self.options.steps
         return self.done == self.total or (not self.last_stage and self.learned)
 
     @property
     def last_stage(self) -> bool:
-        """Whether no stage follows: there is none, or no update is left for it."""
+        """Whether no stage follows, because this is the last one or no update is left."""
         left = self.options.advance == "steps" or self.done < self.total
         return self.stage + 1 == len(self.stages) or not left
 
     @property
     def learned(self) -> bool:
-        """Whether the level in training was right often enough at the latest evaluation, if it was now, in every run."""
+        """Whether an evaluation after the latest update found the level in training at the threshold in every run."""
         level = self.stages[self.stage].layers - 1
         return self.latest[0]["step"] == self.done and all(
             metrics["level_accuracy"][level] >= self.options.threshold for metrics in self.latest
         )
 
     def update(self) -> None:
-        """One step of AdamW on a fresh batch of every run."""
+        """Make one step of AdamW on a fresh batch of every run."""
         signs = self._batch(self.done)
-        if self._by_hand:
-            self._by_hand(signs, self.stages[self.stage])
+        if self._gradients:
+            self._gradients(signs, self.stages[self.stage])
         else:
             loss = self._loss(self._as_input(signs)).sum() + self._penalty()
             self.optimizer.zero_grad(set_to_none=True)
@@ -112,11 +115,11 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Measure every run on its held-out samples: ``latest`` holds one metrics object a run."""
+        """Measure every run on its held-out samples, and put one metrics object per run into ``latest``."""
         stage, sequence = self.stages[self.stage], self._validation
         output = infer(self.model, sequence[..., : self.levels.n])
         if isinstance(self.model, LevelTransformer):
-            # It never reads what a stage hides or shows: the loss is of the same pass.
+            # Level form reads only the bits, so this pass also gives the loss.
             of_runs = supervised_level_loss(output, sequence, stage, self.levels)
         else:
             of_runs = self._loss(sequence)
@@ -144,13 +147,13 @@ class Training:
         return supervised_level_loss(self.model(D, stage.layers), sequence, stage, self.levels)
 
     def _penalty(self) -> Tensor | float:
-        """The price of open gates in the latest pass: a position writes only where that pays."""
+        """Return the penalty for the open gates of the latest pass."""
         if not isinstance(self.model, RelaxedTransformer):
             return 0.0
         return self.options.gate_penalty * sum(opened.sum() for opened in self.model.opened.values())
 
     def _draw(self, start: int, count: int, stream: Stream) -> Int8[Tensor, "runs T B"]:
-        """Sequences of every seed, the samples of one position neighbours: that is how they are quickest drawn and read."""
+        """Draw sequences of every seed. The samples of a position are adjacent: fastest to draw and to read."""
         block = torch.empty(len(self.seeds), self.levels.T, count, dtype=torch.int8)
         for tree, seed, own in zip(self.trees, self.seeds, block, strict=True):
             own.copy_(draw_sequences(tree, seed, start, count, stream))
@@ -158,10 +161,10 @@ class Training:
 
     def _as_input(self, signs: Int8[Tensor, "runs T B"]) -> Float[Tensor, "runs B T"]:
         sequence = signs.to(self.dtype).mT
-        return sequence if self._by_hand else sequence.contiguous()
+        return sequence if self._gradients else sequence.contiguous()
 
     def _batch(self, number: int) -> Int8[Tensor, "runs T B"]:
-        """Samples number · batch … of every seed, drawn some batches ahead: Python's overhead once for many steps."""
+        """Return the batch of every seed from step ``number``. Several batches are drawn at once, to save overhead."""
         if number not in self._ahead:
             bytes_a_batch = len(self.seeds) * self.options.batch * self.levels.T
             count = max(1, min(self.total - number, _AHEAD_BYTES // bytes_a_batch))
@@ -171,10 +174,11 @@ class Training:
         return self._ahead[number]
 
     def _groups(self) -> list[dict[str, Any]]:
-        """What is learned, with its rate and decay.
+        """Return the learned tensors in groups with their learning rate and weight decay.
 
-        Decay is for attention: it would pull a gate's logit to 0, which is half open, and a scale to nothing. Values, streams
-        and networks move everything that is read at once, which at the rate of attention undoes what attention learns.
+        Only attention decays: decay would pull a gate's logit to 0, which is half open, and a scale to 0. Values,
+        streams and networks act on everything that is read, so at the learning rate of attention they would undo
+        what attention learns.
         """
         options = self.options
         kinds = {
@@ -190,7 +194,7 @@ class Training:
     # State
 
     def circumstances(self) -> Json:
-        """What the last bits depend on, beyond the options: runs trained together, threads, device, order of operations."""
+        """Return what else the last bits depend on: runs trained together, threads, device, order of operations."""
         return {
             "together": list(self.seeds),
             "threads": torch.get_num_threads(),
@@ -199,11 +203,11 @@ class Training:
         }
 
     def weights(self, run: int) -> dict[str, Tensor]:
-        """Weights of one run, under the contract's names."""
+        """Return the weights of one run, under the contract's names."""
         return {name: parameter.detach()[run] for name, parameter in self.parameters.items()}
 
     def state(self, run: int) -> dict[str, Tensor]:
-        """All tensors of one run: weights, and the optimizer's moments and counters where it has any."""
+        """Return all tensors of one run: weights, and the optimizer's moments and counters where it has any."""
         tensors = self.weights(run)
         for name, parameter in self.parameters.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -211,7 +215,7 @@ class Training:
         return tensors
 
     def restore(self, states: Sequence[dict[str, Tensor]], place: Json) -> None:
-        """Put all runs where they were when they were saved."""
+        """Restore all runs to where they were saved."""
         self.stage, self.step = place["stage"], place["stage_step"]
         self.done, self.seconds = place["step"], place["seconds"]
         for name, parameter in self.parameters.items():
@@ -224,7 +228,7 @@ class Training:
 
 
 def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:
-    """The model that the options ask for, at its start: in level form if it is the paper's."""
+    """Return the untrained model that the options ask for, in level form if it is the paper's."""
     dtype: torch.dtype = getattr(torch, options.dtype)
     if options.curriculum == "cot":
         return CoTTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
@@ -234,14 +238,14 @@ def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:
 
 
 def total_steps(options: TrainOptions) -> int:
-    """Updates of a run: so many a stage; where accuracy ends the stages, as many for every curriculum as for Log-ICoT."""
+    """Return the number of updates of a run. If accuracy ends the stages, every curriculum gets as many as Log-ICoT."""
     levels = Levels(options.n, options.k)
     stages = levels.L if options.advance == "accuracy" else len(parity_stages(levels, options.schedule()))
     return stages * options.steps
 
 
 def named_parameters(model: Model) -> dict[str, nn.Parameter]:
-    """All that is learned, by the contract's names."""
+    """Return all learned tensors, by the contract's names."""
     if isinstance(model, CoTTransformer):
         return {"W": model.W}
     if isinstance(model, RelaxedTransformer):

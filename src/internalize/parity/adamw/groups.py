@@ -1,4 +1,4 @@
-"""Finished training runs by their settings: runs of a group differ in the seed, and with it in the secret set, only."""
+"""Finished training runs grouped by settings. The runs of a group differ only in seed and secret set."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,9 +9,9 @@ from internalize.storage.runs import Run
 
 
 def group_runs(runs: Iterable[Run]) -> dict[TrainOptions, list[Run]]:
-    """Runs by settings, in order of n, k, batch and learning rate, each group in order of its seeds.
+    """Group runs by settings, in order of n, k, batch and learning rate; sort each group by seed.
 
-    Refuses what would be counted wrongly: a run that is not finished or not a training run, and one seed twice.
+    Raise if a run is unfinished or not a training run, or if a seed occurs twice, because counts would be wrong.
     """
     groups: dict[TrainOptions, dict[int, Run]] = {}
     for run in runs:
@@ -30,7 +30,7 @@ def group_runs(runs: Iterable[Run]) -> dict[TrainOptions, list[Run]]:
 
 
 def one_group(runs: Sequence[Run]) -> TrainOptions:
-    """The settings that all these runs share; refused if they share none."""
+    """Return the settings that all these runs share; raise if they differ."""
     if not runs:
         raise InputError("no runs to draw; train some first")
     groups = group_runs(runs)
@@ -42,9 +42,9 @@ def one_group(runs: Sequence[Run]) -> TrainOptions:
 
 
 def options_of(run: Run) -> TrainOptions:
-    """The options that a training run was made with."""
+    """Return the options that a training run was made with."""
     config = run.config
     check_schema(config, all_fields(TrainOptions, seed=int, secret=list[int]), run.path / "config.json")
     if config["curriculum"] == "cot":
-        config["gates"] = TrainOptions.gates  # the file says what its one-layer model has
+        config["gates"] = TrainOptions.gates  # the file names the gates of the one-layer model, which are no option
     return check_schema(config, TrainOptions, run.path / "config.json")

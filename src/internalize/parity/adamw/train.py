@@ -104,8 +104,8 @@ def train(
         snapshots: store the weights of every evaluation: of all runs, or of those with these seeds.
         resume: continue unfinished runs; the results of finished ones are read.
         report: called at every evaluation.
-        say: called with a line if a resumed run restarts from the beginning, or if its last bits will differ from those of
-            an uninterrupted run.
+        say: called with a line if a resumed run restarts from the beginning, or if its last bits will differ from
+            those of an uninterrupted run.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -146,7 +146,7 @@ def run_config(options: TrainOptions, seed: int) -> Json:
 
 
 def _together(options: TrainOptions) -> int:
-    """Return how many runs to train together: as memory allows, but one if runs may end their stages at different steps."""
+    """Return how many runs to train together: one if their stages may end at different steps, else what fits."""
     levels = Levels(options.n, options.k)
     if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
         return 1
@@ -154,14 +154,14 @@ def _together(options: TrainOptions) -> int:
 
 
 def _states(options: TrainOptions) -> int:
-    """Estimate the memory of a pass with gradients, in units of level form's states. Block form keeps those of every layer."""
+    """Estimate the states that a pass with gradients keeps, relative to level form. Block form keeps every layer's."""
     if options.as_in_paper or options.curriculum == "cot":
         return 1
     return 4 * Levels(options.n, options.k).L * (HIDDEN if options.has_network else 1)
 
 
 def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int, list[Run]]]:
-    """Return groups of runs that can continue together: at most as many as memory allows, with checkpoints at a common step.
+    """Return groups of runs that can continue together: as many as memory allows, from checkpoints at one step.
 
     Runs that were trained together and killed while saving share the previous step, or step 0, where runs without a
     checkpoint are. Groups are in the order of seeds, because the last bits of a run depend on its place.
@@ -261,7 +261,7 @@ def _refuse_if_too_large(options: TrainOptions) -> None:
 def _train(
     training: Training, runs: Sequence[Run], *, snapshots: Collection[int], report: Callable[[TrainProgress], None]
 ) -> list[Json]:
-    """Train from the current place to the end of the last stage; write metrics, snapshots and checkpoints on the way."""
+    """Train from the current place to the end of the last stage; write metrics, snapshots and checkpoints."""
     began = time.perf_counter() - training.seconds
     saved = time.perf_counter()
 

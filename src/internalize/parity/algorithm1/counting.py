@@ -1,32 +1,35 @@
-r"""The gradient at W = 0 by counting bits, where the trained layers compute bits.
+r"""The gradient at W = 0 by counting bits, for trained layers that compute bits.
 
 | name    | paper | meaning                                                                         | where       |
 | ------- | ----- | ------------------------------------------------------------------------------- | ----------- |
 | M       | n_t   | keys                                                                            | section 2.1 |
-| S       | M z   | sum of a sample's states: with states ±1 a whole number                         | section 3.3 |
+| S       | M z   | sum of a sample's states: an integer if they are ±1                             | section 3.3 |
 | turned  | –     | the samples with S < 0                                                          | –           |
 | D       | –     | number of samples of one \|S\| at which a key and a target differ               | –           |
 | epsilon | ε_t   | distance of a computed node from its true value, by ``freezing.py``             | section 3.4 |
 
-At W = 0 the gradient is \(\frac1{MB}\sum_i (\phi(z_i) - b_{mi})\,\phi'(z_i)\,(x_{ji} - z_i)\). As z is the mean of the x_j, the
-last term takes from each column its mean over the keys, so constants of a column do not matter. If all states are ±1, z is
-S/M, and φ′ and φφ′ are odd functions of it: samples of one |S| have one weight, after both targets and the constant 1 are turned
-round where S < 0. With \(\sum_i x_j b_m = \#i - 2D_{jm}\) over the samples of each |S|,
+At W = 0 the gradient is \(\frac1{MB}\sum_i (\phi(z_i) - b_{mi})\,\phi'(z_i)\,(x_{ji} - z_i)\). Since z is the mean
+of the x_j, the last term subtracts from each column its mean over the keys, so constants of a column do not matter.
+If all states are ±1, z is S/M, and φ′ and φφ′ are odd functions of it. So all samples of one |S| have one weight,
+after the signs of the targets and of the constant 1 are reversed where S < 0. With
+\(\sum_i x_j b_m = \#i - 2D_{jm}\) over the samples of each |S|, the gradient is
 \[ \frac{2}{MB} \sum_{s} \phi'(s/M) \bigl(D^{s}_{jm} - \phi(s/M)\,D^{s}_{j1}\bigr) \quad\text{less its mean over } j. \]
-The D are whole numbers from 64 samples a machine word; nothing is rounded but a sum of some hundred float64 numbers a chunk.
+The D are integers, counted 64 samples per machine word. Rounding happens only in the float64 sum over s, which has some
+hundred terms per chunk.
 
-**Bound.** Let the true nodes be within ε of the computed ones. Then what is counted is within
+**Bound.** Let the true nodes be within ε of the computed ones. Then the counted gradient is within
 \[ \frac{\varepsilon}{M}\,(2A^2 + 4C + 4A) + \frac{8A}{M}\,u\,(\text{terms} + 64), \qquad u = 2^{-53}, \]
 of the gradient, with A = sup |φ′| and C the Lipschitz constant of φ′, as in ``freezing.py``.
-**Proof.** One sample's term f = (φ(z) − b)φ′(z)(x_j − z) has |∂f/∂x_j| ≤ 2A and |∂f/∂z| ≤ 2A² + 4C + 2A, because φ, b, x_j and z
-are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 64uA of φ′ and φφ′. The sums
-over s and chunks have that many terms and all partial sums at most AB in size, so each of the two is rounded by at most
-uAB · terms, and subtracting the mean at most doubles that; the factor 2/(MB) leaves 8Au · terms/M and less. ∎
+**Proof.** One sample's term f = (φ(z) − b)φ′(z)(x_j − z) has |∂f/∂x_j| ≤ 2A and |∂f/∂z| ≤ 2A² + 4C + 2A, because φ,
+b, x_j and z are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 64uA
+of φ′ and φφ′. The sums over s and chunks have ``terms`` terms, and no partial sum exceeds AB in size. So each of the two sums
+is rounded by at most uAB · terms, and subtracting the mean at most doubles that. The factor 2/(MB) leaves at most
+8Au · terms/M. ∎
 
-For quantised layers ε is of the order of the square of the softmax mass off the children. At the default amplitude that makes the
-bound a millionth of half a step and less: below what float32 loses, and far below the error that the paper's approximate oracle may
-have (n^{−2−ε/8}, section 2.1). An entry closer than the bound to where its rounded weight changes is computed again from the
-real states in float64.
+For quantized layers ε is of the order of the square of the softmax mass off the children. At the default amplitude
+the bound is then at most a millionth of half a step. That is less than what float32 loses, and far less than the
+error that the paper allows its approximate oracle (n^{−2−ε/8}, section 2.1). An entry closer than the bound to a
+threshold of rounding is recomputed from the real states in float64.
 """
 
 import math
@@ -58,24 +61,24 @@ from internalize.parity.task.tree import ParityTree
 from internalize.parity.theory.freezing import curvature, drifts, steepness
 
 _CHUNK: Final = 2**18
-"""Samples in a chunk: so many that the samples of most |S| fill several words."""
+"""Samples per chunk, enough that the samples of most |S| fill several words."""
 _CHUNK_BITS: Final = 2**30
-"""Bits in a chunk: 128 MB, a few copies of which are held."""
+"""Largest number of bits per chunk: 128 MB, of which a few copies are held."""
 _NEAR: Final = 1 / 16
-"""With a bound beyond this share of half a step, counting would leave too much to be computed again."""
+"""Largest bound, as a share of half a step, at which counting pays. Above it, many entries are recomputed."""
 
 
 def gradient_to_round(
     samples: Samples, below: Sequence[Tensor], masses: Sequence[float], link: Link, half: float
 ) -> Float[Tensor, "keys nodes"]:
-    """Gradient at W = 0 of the layer above recovered ones, by the quickest way that changes no rounded weight.
+    """Return the gradient at W = 0 of the layer above recovered ones, as fast as rounded weights allow.
 
     Args:
-        samples: the batch. In float64, or on another device than the CPU, nothing is counted.
+        samples: the batch. Counting is used only in float32 on the CPU.
         below: the trained layers, recovered.
-        masses: their largest softmax weights off the children.
+        masses: the largest softmax weight off the children in each of them.
         link: φ.
-        half: the gradients at which the rounded weight changes are the odd multiples of this.
+        half: the rounded weight changes at the odd multiples of this gradient.
     """
     bound = counting_bound(samples, masses, link)
     if samples.dtype != torch.float32 or samples.device != "cpu" or not bound < _NEAR * half:
@@ -90,10 +93,10 @@ def gradient_to_round(
 
 
 def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, "keys nodes"]:
-    """Gradient at W = 0 of the layer that the stage trains, if those below compute the true values."""
+    """Return the gradient at W = 0 of the layer that the stage trains, if the layers below compute the true values."""
     tree = samples.tree
     M, nodes = tree.levels.level_end[stage], tree.levels.width(stage + 1)
-    # Transposing costs about as much as comparing with 64 targets more.
+    # Transposing costs about as much as comparing with 64 more targets.
     native = use_native(M * (nodes + LONG) * samples.count // LONG)
     of_one, of_targets = np.zeros((M, 1)), np.zeros((M, nodes))
     for states, turned, sizes, ends in _chunks(samples.share(), stage, native):
@@ -102,13 +105,13 @@ def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, 
         keys, targets = states[:M], states[M : M + nodes] ^ turned
         differing(keys, targets, ends, slope, total=of_targets, native=native)
         differing(keys, turned[None], ends, both, total=of_one, native=native)
-        del states, turned, keys, targets  # not held while the next chunk is made
+        del states, turned, keys, targets  # frees them before the next chunk is made
     total = summed(torch.from_numpy(of_targets - of_one))
     return 2 * (total - total.mean(dim=0)) / (M * samples.count)
 
 
 def counting_bound(samples: Samples, masses: Sequence[float], link: Link) -> float:
-    """The bound above, for recovered layers with these masses off the children."""
+    """Return the bound above, for recovered layers with these masses off the children."""
     M, A, C = samples.tree.levels.level_end[len(masses)], steepness(link), curvature(link)
     deltas, _ = drifts(link, masses)
     epsilon = max((min(C * delta**2 / 2, 2.0) for delta in deltas), default=0.0)
@@ -133,7 +136,7 @@ def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[tuple[Words,
 
 
 def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integers:
-    """How many nodes of levels 1 … ``level`` are −1, for each sample."""
+    """Count the nodes of levels 1 … ``level`` that are −1, for each sample."""
     n, M = tree.n, tree.levels.level_end[level]
     states = transposed(rows, filled(0, len(rows)), room=M, native=native)
     write_nodes(tree, states, level)
@@ -143,17 +146,17 @@ def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integ
 def _sorted(
     tree: ParityTree, rows: Words, S: Integers, level: int, native: bool
 ) -> tuple[Words, Words, Integers, Integers]:
-    """Samples in the order of |S|; the samples of each |S| begin a new word, and places that no sample fills are 0.
+    """Sort samples by |S|. The samples of each |S| begin a new word, and unused bits are 0.
 
-    Returns the true states up to a level, one row a position; which samples are turned; the different |S|; and the word
-    before which the samples of each of them end.
+    Return the true states up to ``level``, one row per position; the bits of the turned samples; the different |S|;
+    and for each |S| the word before which its samples end.
     """
     size = np.abs(S)
     sizes = np.bincount(size).nonzero()[0]
     counts = np.bincount(size)[sizes]
     lengths = -(-counts // LONG) * LONG
     ends = lengths.cumsum()
-    # Of 16 bits numpy sorts by counting.
+    # numpy sorts 16-bit integers by counting, which is faster.
     by_size = np.argsort(size.astype(np.uint16 if tree.T < 2**16 else np.int64), kind="stable")
     order = np.full(ends[-1], -1)
     order[np.arange(len(S)) + np.repeat(ends - lengths - (counts.cumsum() - counts), counts)] = by_size

@@ -1,12 +1,12 @@
-"""Exact recovery: when a rounded layer has the children of its nodes, and how far a step is from losing one.
+"""Exact recovery: when a rounded layer has found the children of its nodes, and how far a step is from failing.
 
-| name     | paper             | meaning                                                                     | where       |
-| -------- | ----------------- | --------------------------------------------------------------------------- | ----------- |
-| columns  | –                 | keys × nodes of a layer, before or after rounding; −∞ at a key out of sight | section 2.2 |
-| pairs    | c_1[m], c_2[m]    | the two children of each column                                             | section 2.1 |
-| quantise | q                 | to the nearest multiple of the grid, halves to the even multiple            | section 2   |
-| unit     | –                 | the grid: 1, K, or 0 for no rounding                                        | section 2   |
-| push     | ε of the oracle   | how far an adversary can move one step of each column                       | section 2.1 |
+| name     | paper           | meaning                                                                   | where       |
+| -------- | --------------- | ------------------------------------------------------------------------- | ----------- |
+| columns  | –               | keys × nodes of a layer, before or after rounding; −∞ at an invisible key | section 2.2 |
+| pairs    | c_1[m], c_2[m]  | the two children of each column                                           | section 2.1 |
+| quantize | q               | to the nearest multiple of the grid, halves to the even multiple          | section 2   |
+| unit     | –               | the grid: 1, K, or 0 for no rounding                                      | section 2   |
+| push     | ε of the oracle | how far an adversary can move one step of each column                     | section 2.1 |
 """
 
 import math
@@ -25,10 +25,10 @@ Pairs = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class StageRecord:
-    """What one stage did, in units of K: steps on children, largest step elsewhere, distance to the nearest failure.
+    """The steps of a stage in units of K: on children, the largest elsewhere, the distance to the nearest failure.
 
-    ``margin`` is the least distance of a step to a threshold beyond which the column would not be recovered; it
-    is negative exactly if one is not. ``idle``: no weight of any layer changed.
+    ``margin`` is the least distance of a step from the threshold beyond which its column is not recovered; it is
+    negative exactly if a column is not recovered. ``idle``: no weight of any layer changed.
     """
 
     stage: int
@@ -40,15 +40,15 @@ class StageRecord:
     idle: bool = False
 
 
-def quantise(x: Float[Tensor, "*shape"], unit: float) -> Float[Tensor, "*shape"]:
-    """Nearest multiple of ``unit``, the even one of two that are equally near. A unit of 0 rounds nothing, and copies."""
+def quantize(x: Float[Tensor, "*shape"], unit: float) -> Float[Tensor, "*shape"]:
+    """Round to the nearest multiple of ``unit``, ties to the even multiple. With unit 0, return a copy."""
     return (x / unit).round() * unit if unit else x.clone()
 
 
 def recovered_columns(columns: Float[Tensor, "keys nodes"], pairs: Pairs, K: float) -> Bool[Tensor, " nodes"]:
-    """The columns in which the two true children tie for the maximum and every other key is at least K lower."""
+    """Return the columns in which the two true children tie for the maximum and every other key is at least K lower."""
     children, others = split(columns, pairs)
-    slack = 1e-9 * K  # K need not be a binary number, nor then 2K − K exactly K
+    slack = 1e-9 * K  # in floating point 2K − K need not be exactly K
     return (children[0] == children[1]) & (others.amax(dim=0) <= children[0] - K + slack)
 
 
@@ -63,39 +63,39 @@ def recovered_weights(tree: ParityTree, form: Form, K: float) -> list[Float[Tens
 
 
 def split(columns: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The children, 2 × nodes, and the columns with their children at −∞."""
+    """Return the children (2 × nodes), and the columns with their children at −∞."""
     index = torch.tensor(pairs).T
     return columns.gather(0, index), columns.scatter(0, index, -torch.inf)
 
 
 def off_child_share(columns: Tensor, pairs: Pairs) -> float:
-    """Largest softmax weight that a column leaves to its non-children."""
+    """Return the largest softmax weight that a column gives to its non-children."""
     _, others = split(columns, pairs)
     return float((others.logsumexp(dim=0) - columns.logsumexp(dim=0)).exp().max())
 
 
 def margins(steps: Tensor, pairs: Pairs, K: float, unit: float) -> tuple[Tensor, Tensor]:
-    """How far each step is from breaking its column's recovery: 2 × nodes for children, keys × nodes for the others.
+    """Return how far each step is from breaking its column's recovery: 2 × nodes for children, keys × nodes for others.
 
-    A column aims at v, the multiple nearest to its children's mean: children must stay within half a unit of v, others
-    below v − K and half a unit. If both children round to one value, v is that value.
+    Let v be the multiple of ``unit`` nearest to the mean of a column's children. Children must stay within unit/2
+    of v, and other keys below v − K + unit/2. If both children round to one value, v is that value.
     """
     children, others = split(steps, pairs)
-    v = quantise(children.mean(dim=0), unit)
+    v = quantize(children.mean(dim=0), unit)
     return unit / 2 - (children - v).abs(), v - K + unit / 2 - others
 
 
 def worst_push(
     steps: Tensor, pairs: Pairs, K: float, unit: float, push: float | Float[Tensor, " nodes"]
 ) -> Float[Tensor, "keys nodes"]:
-    """The worst that an adversary can add to the steps: all of its error on the step that it takes farthest beyond a threshold.
+    """Return the adversary's worst error: all of it on the step that it moves farthest beyond a threshold.
 
-    One entry out of place is enough to fail, so to spread the norm over several only wastes it.
+    One misplaced entry is enough to fail, so spreading the norm over several entries only weakens the error.
     """
     of_children, of_others = margins(steps, pairs, K, unit)
     index = torch.tensor(pairs).T
     children, _ = split(steps, pairs)
-    away = torch.where(children >= quantise(children.mean(dim=0), unit), 1.0, -1.0).double()
+    away = torch.where(children >= quantize(children.mean(dim=0), unit), 1.0, -1.0).double()
     left = of_others.scatter(0, index, of_children) - push
     direction = torch.ones_like(steps).scatter(0, index, away)
     worst = torch.zeros(steps.numel(), dtype=torch.bool)
@@ -104,7 +104,7 @@ def worst_push(
 
 
 def stage_record(number: int, steps: Tensor, pairs: Pairs, K: float, unit: float, *, idle: bool) -> StageRecord:
-    """A stage's steps in units of K."""
+    """Return the record of a stage, with its steps in units of K."""
     children, others = split(steps, pairs)
     of_children, of_others = margins(steps, pairs, K, unit)
     margin = min(float(of_children.min()), float(of_others.min()))
@@ -114,6 +114,6 @@ def stage_record(number: int, steps: Tensor, pairs: Pairs, K: float, unit: float
         signal_mean=float(children.mean()) / K,
         noise_max=float(others.masked_fill(others.isneginf(), 0.0).abs().max()) / K,
         margin=margin / K if math.isfinite(margin) else 0.0,
-        recovered=bool(recovered_columns(quantise(steps, unit), pairs, K).all()),
+        recovered=bool(recovered_columns(quantize(steps, unit), pairs, K).all()),
         idle=idle,
     )

@@ -1,30 +1,29 @@
-r"""Algorithm 1: one quantised gradient step a stage, on fresh samples, streamed.
+r"""Algorithm 1: one quantized gradient step per stage, on fresh samples, streamed.
 
-| name     | paper    | meaning                                                                   | where       |
-| -------- | -------- | ------------------------------------------------------------------------- | ----------- |
-| stage    | t − 1    | stage t of the paper, from 0 here and from 1 in what is reported          | section 3.1 |
-| B        | B        | fresh samples a stage: samples stage·B … of the seed's ``train`` stream   | Algorithm 1 |
-| rate     | η_t      | learning rate                                                             | Theorem 1   |
-| unit     | –        | the grid that weights are rounded to: 1, K, or 0 for no rounding          | section 2   |
-| W        | W^(l+1)  | the layers' weights in the form of the run (``weight_layouts.py``)                 | section 2.2 |
-| step     | –        | (W − η∇̃L)/K before rounding: what a stage's figures are about             | –           |
+| name     | paper    | meaning                                                                     | where       |
+| -------- | -------- | --------------------------------------------------------------------------- | ----------- |
+| stage    | t − 1    | stage t of the paper, counted from 0 here and from 1 in results             | section 3.1 |
+| B        | B        | fresh samples per stage: samples stage·B … of the seed's ``train`` stream   | Algorithm 1 |
+| rate     | η_t      | learning rate                                                               | Theorem 1   |
+| unit     | –        | the grid that weights are rounded to: 1, K, or 0 for no rounding            | section 2   |
+| W        | W^(l+1)  | the layers' weights in the form of the run (``weight_layouts.py``)          | section 2.2 |
+| step     | –        | (W − η∇̃L)/K before rounding; stage records describe these                   | –           |
 
-The step is on all layers. Layers above the stage's have gradient 0 exactly (their gates are shut). The stage's own
-layer is 0, so all its columns see one z and its gradient is a single product, keys × B by B × columns. A trained layer's
-gradient is not computed where ``freezing.py`` proves that rounding returns every one of its weights; where it does not,
-or with ``update="all"``, everything is computed by autograd.
+Each stage steps all layers. Layers above the stage's layer have gradient exactly 0, because the readout does not
+depend on them. The stage's own layer is 0, so all its columns see one z and its gradient is a single product, keys
+× B by B × columns. A trained layer's gradient is not computed where ``freezing.py`` proves that rounding restores
+every weight of it. Otherwise, or with ``update="all"``, autograd computes all gradients.
 
-With another mask, other gates or another curriculum the same loop runs: see ``weight_layouts.py``. Without rounding
-(``grid="none"``) no two children tie, so nothing is recovered *exactly*; whether the answers are right is
-measured separately.
+The same loop runs other masks, gates and curricula: see ``weight_layouts.py``. Without rounding (``grid="none"``)
+no two children tie, so nothing is recovered *exactly*; whether the answers are right is measured separately.
 
-Ties: a step exactly half-way between two multiples goes to the even one. With B finite this is no event to plan for. The
-one expectation that lies there, the non-children's at n = 6 (−K/2), is harmless: they may go to 0 or to −K, both at
-least K below the children. For n < 6 they go to −K or lower, for the same reason without harm. At n = k = 2 there
-are two keys, both children; uniform attention is right, every gradient is 0, and W = 0 is recovered as it is.
+Ties: a step exactly half-way between two multiples rounds to the even one. At finite B this hardly occurs. Only one
+expectation lies half-way, that of non-children at n = 6 (−K/2). It is harmless, because 0 and −K are both at least
+K below the children. For n < 6 non-children round to −K or lower, which is harmless for the same reason. At
+n = k = 2 both keys are children, so uniform attention is right, every gradient is 0, and W = 0 is recovered.
 
-Departs from the paper: the grid may be K and the rate calibrated, which is what makes it work below n = 10^29 and is the
-default; ``preset="paper"`` is the algorithm verbatim.
+Departs from the paper: by default the grid is K and the rate is calibrated, which makes the algorithm work below
+n = 10^29. ``preset="paper"`` is the algorithm verbatim.
 """
 
 import itertools
@@ -39,7 +38,7 @@ import torch
 from torch import Tensor
 
 from internalize.errors import InputError
-from internalize.parity.algorithm1.recovery import StageRecord, quantise, stage_record, worst_push
+from internalize.parity.algorithm1.recovery import StageRecord, quantize, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
 from internalize.parity.algorithm1.weight_layouts import FORMS, form_of, stages_of
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
@@ -49,22 +48,22 @@ from internalize.parity.theory.prediction import DEFAULT_FAILURE, Setting, impos
 from internalize.random_words import words
 
 _LEAKS = 0.75
-"""A mean step on children below this part of K, with little noise, is due to what the layers below give."""
+"""If the mean step on children is below this share of K and the noise is small, the layers below are the cause."""
 
 
 def setting_of(options: SolveOptions) -> Setting:
-    """K, grid, rate and oracle of a request, with the preset applied; refuses what the theory has no place for."""
+    """Return K, grid, rate and oracle of a request with its preset applied; raise if the theory does not cover them."""
     given = Setting(**{field.name: getattr(options, field.name) for field in fields(StepOptions)})
     if options.preset == "none":
         return given
-    # Rounded before the ceiling: 2.0000000000000004 is a whole number that a power got wrong.
+    # Rounded before the ceiling, because a power that is an integer may come out as 2.0000000000000004.
     return replace(given, K=float(math.ceil(round(options.n ** (options.epsilon / 16), 12))), grid="1", rate="paper")
 
 
 def samples_of(options: SolveOptions) -> int:
-    """B of a request: as given, as the preset has it, or enough for the default failure probability.
+    """Return B of a request: as given, from the preset, or enough for the default failure probability.
 
-    That is of Log-ICoT with the paper's mask and gates, and of the grid K where nothing is rounded.
+    The probability is predicted for Log-ICoT with the paper's mask and gates, and for grid K if nothing is rounded.
     """
     if options.preset == "paper":
         samples = math.ceil(round(options.n ** (2 + options.epsilon), 6))
@@ -81,13 +80,13 @@ def samples_of(options: SolveOptions) -> int:
     enough = setting.samples_for(DEFAULT_FAILURE)
     if enough is None:
         why = impossible(setting) or f"the oracle's error alone makes failures more likely than {DEFAULT_FAILURE:g}"
-        raise InputError(f"{why}; give samples to try all the same")
+        raise InputError(f"{why}; set samples to try it anyway")
     return enough
 
 
 @dataclass(frozen=True)
 class SolveOutcome:
-    """The keys of CONTRACT's ``solve``, and why it failed if it did."""
+    """The outcome of ``solve`` under the contract's keys, with the reason if it failed."""
 
     exact_recovery: bool
     accuracy: float
@@ -112,18 +111,18 @@ class SolveResult(SolveOutcome):
 
     @property
     def solved(self) -> bool:
-        """Every layer recovered and every test sample right."""
+        """Whether every layer is recovered and every test sample is right."""
         return self.exact_recovery and self.accuracy == 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the weights, in plain types."""
+        """Return everything but the weights, in plain types."""
         found = {name: value for name, value in vars(self).items() if name != "weights"}
         return found | {"stages": [vars(stage) for stage in self.stages]}
 
 
 @dataclass(frozen=True)
 class SolveState:
-    """A run of Algorithm 1 between two stages: all that the next one needs."""
+    """A run of Algorithm 1 between two stages: everything that the next stage needs."""
 
     weights: tuple[Tensor, ...]
     records: tuple[StageRecord, ...]
@@ -131,7 +130,7 @@ class SolveState:
     step: Tensor
     """W − η∇̃L of the layer that was just trained, before rounding."""
     samples: tuple[int, int]
-    """The first sample of the stream that the stage used, and how many."""
+    """The first sample of the stream that the stage used, and the number of samples."""
     gradient: Tensor
     """∇L of that layer as estimated from the samples, before the oracle's error."""
 
@@ -146,20 +145,20 @@ def solve(
 ) -> SolveResult:
     """Run Algorithm 1 and test its weights on fresh samples in the inference input.
 
-    Under torch.distributed every process calls this with the same options; samples are shared out and gradients summed,
-    so that all end with the weights that one process would have.
+    Under torch.distributed every process calls this with the same options. Each takes a share of the samples, and
+    gradients are summed, so that all processes end with the weights that a single process would have.
 
     Args:
         options: the request.
         tree: the secret tree; by default the one that the seed draws.
-        begun: go on from here; by default from the beginning.
-        stop_at_failure: end after the first stage that is not recovered, in place of all.
+        begun: the state to continue from; by default the run starts at the first stage.
+        stop_at_failure: stop after the first stage that is not recovered.
         on_stage: called after each stage.
     """
     began = time.perf_counter() - (begun.seconds if begun else 0.0)
     tree = ParityTree.draw(options.n, options.k, options.seed) if tree is None else tree
     if (tree.n, tree.k) != (options.n, options.k):
-        raise InputError(f"a tree of n={tree.n}, k={tree.k} for a request of n={options.n}, k={options.k}")
+        raise InputError(f"the tree has n={tree.n}, k={tree.k}, but the options have n={options.n}, k={options.k}")
     setting, B = setting_of(options), samples_of(options)
     model, stages = FORMS[form_of(options)](tree, setting, options), stages_of(options)
     K, unit = setting.amplitude, {"K": setting.amplitude, "1": 1.0, "none": 0.0}[setting.grid]
@@ -177,7 +176,7 @@ def solve(
         if options.oracle == "adversarial":
             push = worst_push(model.columns(steps[layer], layer), pairs, K, unit, rate * options.oracle_error)
             steps[layer] = model.added(steps[layer], layer, push)
-        before, W = W, [quantise(step, unit) for step in steps]
+        before, W = W, [quantize(step, unit) for step in steps]
         idle = all(torch.equal(old, new) for old, new in zip(before, W, strict=True))
         records.append(stage_record(number + 1, model.columns(steps[layer], layer), pairs, K, unit, idle=idle))
         used = (samples.start, samples.count)
@@ -210,13 +209,13 @@ def solve(
 
 
 def _random_errors(options: SolveOptions, W: Sequence[Tensor], stage: int) -> list[Tensor]:
-    """The oracle's random error in every layer: a uniform direction over all weights, of the given norm."""
+    """Return the oracle's random error in every layer: of the given norm, in a uniform direction over all weights."""
     if options.oracle != "random":
         return [torch.zeros_like(w) for w in W]
     count = sum(w.numel() for w in W)
     pairs = -(-count // 2)
     uniform = (words(options.seed, "oracle", stage * 2 * pairs, 2 * pairs) >> np.uint64(11)) * 2.0**-53
-    # Box and Muller: two uniform numbers to two normal ones; 1 − u is never 0.
+    # Box–Muller: two uniform numbers give two normal ones; 1 − u is never 0.
     radius, angle = np.sqrt(-2 * np.log1p(-uniform[:pairs])), 2 * np.pi * uniform[pairs:]
     normal = torch.from_numpy(np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count])
     error = normal * (options.oracle_error / math.sqrt(float((normal * normal).sum())))
@@ -225,20 +224,20 @@ def _random_errors(options: SolveOptions, W: Sequence[Tensor], stage: int) -> li
 
 
 def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
-    """Why a run failed and what would succeed, in one line."""
+    """Say why a run failed and what would succeed, in one line."""
     setting, K = setting_of(options), result.K
     where = f"stage {result.failed_stage} failed"
     if result.failed_stage is None:
         where = "the answer is wrong" if result.exact_recovery else "the oracle's error moved a layer not in training"
     record = result.stages[(result.failed_stage or result.steps) - 1]
     attention = (1 - off_child_mass(levels.n, K)) / 2
-    limit = f"it takes K > ln n = {math.log(levels.n):.1f}"
+    limit = f"K > ln n = {math.log(levels.n):.1f} is needed"
     weak = f"K={K:g} leaves each child attention {attention:.2f} among {levels.n} keys ({limit})"
     why = impossible(setting) if setting.grid != "none" else None
     if departure := _departure(options, record.stage):
         why = f"{departure}; {result.accuracy:.1%} of the answers are right"
     elif record.stage > 1 and attention < 0.25:
-        # The layers below may be recovered and still compute nothing: their softmax is too flat.
+        # The layers below may be recovered and still compute nothing, because their softmax is too flat.
         why = weak
     elif why is None and record.stage > 1 and record.signal_mean < _LEAKS and record.noise_max < 0.5:
         why = f"the layers below leave a signal of {record.signal_mean:.2f} K, for {weak}, and the rest leaks"
@@ -249,22 +248,22 @@ def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
 
 
 def _departure(options: SolveOptions, stage: int) -> str | None:
-    """What a request leaves out that recovery at a stage depends on. Before the second stage no layer is in another's way."""
+    """Say which condition of recovery a request drops; None if none. Gates matter only after the first stage."""
     if options.curriculum == "none":
         return (
             "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
         )
     if options.gates == "ones" and stage > 1:
-        return "gates=ones has every layer overwrite the input bits, which collapse (Lemma 1)"
+        return "with gates=ones every layer overwrites the input bits, which collapse (Lemma 1)"
     if options.gates == "cot" and stage > 1:
-        return "gates=cot has every layer overwrite all nodes, those that were computed before it included"
+        return "with gates=cot every layer overwrites all nodes, including those that earlier layers computed"
     if setting_of(options).grid == "none":
-        return "grid=none rounds nothing, so that no two children tie and no layer is frozen"
+        return "grid=none does not round, so no two children tie and no layer is frozen"
     return None
 
 
 def _advice(options: SolveOptions) -> str:
-    """What would succeed. The prediction is of the paper's model, which others are sent back to."""
+    """Say what would succeed. Predictions cover only the paper's model, so other requests are referred to it."""
     setting, model = setting_of(options), ""
     usual = replace(setting, K=None, grid="K", rate="calibrated", oracle="none", oracle_error=0.0)
     if options.curriculum in ("none", "cot") or form_of(options) == "block" or setting.grid == "none":
@@ -278,5 +277,5 @@ def _advice(options: SolveOptions) -> str:
     text = f"the defaults ({model}grid K, calibrated rate, K={usual.amplitude:g}) would succeed with"
     text += f" {usual.samples_for(0.01)} samples and probability 0.99"
     if options.preset == "paper":
-        text = f"the theorem's K exceeds ln n for good beyond n = 10^{theorem_log10_n(options.epsilon):.0f}; {text}"
+        text = f"the theorem's K stays above ln n only beyond n = 10^{theorem_log10_n(options.epsilon):.0f}; {text}"
     return text

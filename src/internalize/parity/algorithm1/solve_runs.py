@@ -1,9 +1,9 @@
 """Algorithm 1 in a run folder: each finished stage is saved, and a stopped run continues with the next stage.
 
-| file            | content                                                                                     |
-| --------------- | ------------------------------------------------------------------------------------------- |
+| file            | content                                                                                       |
+| --------------- | --------------------------------------------------------------------------------------------- |
 | `metrics.jsonl` | one object per stage: its record, `step` (gradient steps so far), `samples` so far, `seconds` |
-| `snapshots/`    | per step: the `gradient` of the stage's layer, that layer before rounding (`step`), all weights after |
+| `snapshots/`    | per step: the stage's layer before rounding (`step`), its `gradient`, and all weights after   |
 
 Under torch.distributed the first process keeps the folder and tells the others where to begin.
 """

@@ -2,11 +2,11 @@ r"""Gradients and answers over more samples than fit in memory: chunk by chunk, 
 
 | name        | paper       | meaning                                                            | where       |
 | ----------- | ----------- | ------------------------------------------------------------------ | ----------- |
-| X           | x^(ℓ)_[ℓ+1] | states, one row a position and one column a sample                 | section 2.2 |
+| X           | x^(ℓ)_[ℓ+1] | states, one row per position and one column per sample             | section 2.2 |
 | true_values | b_m         | true values of a level, from the bits alone                        | section 2.1 |
 
-States are positions × samples here, the transpose of ``transformer.py``: gathering a few positions is then a copy of
-whole rows. Trained layers are applied in their sparse form, ``sparse.py``.
+States are positions × samples here, the transpose of ``transformer.py``, so that gathering a few positions copies whole
+rows. Trained layers are applied in sparse form (``sparse.py``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from internalize.random_words import Stream
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples ``start`` … ``start + count − 1`` of a stream, to be gone through in chunks."""
+    """Samples ``start`` … ``start + count − 1`` of a stream, iterated in chunks."""
 
     tree: ParityTree
     seed: int
@@ -40,15 +40,15 @@ class Samples:
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the states' dtype and device."""
+        """An empty tensor with the states' dtype and device."""
         return torch.empty(0, dtype=self.dtype, device=self.device)
 
     def default_chunk(self, copies: int = 1) -> int:
-        """Samples whose states fill the default memory, if so many copies of them are held."""
+        """Return the number of samples whose states fill the default memory when ``copies`` copies are held."""
         return max(STATE_NUMBERS // (copies * self.tree.T), 1)
 
     def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
-        """The bits, at most a chunk of them at a time."""
+        """Yield the bits of at most a chunk of samples at a time."""
         size = self.chunk or self.default_chunk()
         for first in range(self.start, self.start + self.count, size):
             count = min(size, self.start + self.count - first)
@@ -56,7 +56,7 @@ class Samples:
             yield bits.T.contiguous().to(self.device)
 
     def share(self) -> "Samples":
-        """What this process does of the samples; all of it if there is one process."""
+        """Return this process's share of the samples; with one process, all of them."""
         if not (dist.is_available() and dist.is_initialized()):
             return self
         rank, world = dist.get_rank(), dist.get_world_size()
@@ -65,7 +65,7 @@ class Samples:
 
 
 def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Float[Tensor, "nodes b"]:
-    """The values of a level's nodes: products over the leaves below each of them."""
+    """Return the values of a level's nodes: products over the leaves below each node."""
     leaves = bits[list(tree.pairing)]
     return leaves.view(-1, 2**level, bits.shape[1]).prod(dim=1)
 
@@ -74,10 +74,10 @@ def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Flo
 def gradient_at_zero(
     samples: Samples, below: Sequence[Tensor], link: Link, columns: Sequence[int] | None = None
 ) -> Float[Tensor, "keys nodes"]:
-    r"""Gradient of the layer above ``below`` at its start, W = 0, averaged over all processes' samples.
+    r"""Return the gradient at W = 0 of the layer above ``below``, averaged over all processes' samples.
 
-    \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all see one z.
-    With ``columns`` of these nodes of the level only.
+    It is \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all
+    see one z. ``columns`` restricts it to these nodes of the level.
     """
     tree, stage = samples.tree, len(below)
     columns = range(tree.levels.width(stage + 1)) if columns is None else columns
@@ -95,10 +95,10 @@ def gradient_at_zero(
 def all_gradients(
     samples: Samples, W: Sequence[Tensor], link: Link, stage: int, hidden: int = 0
 ) -> list[Float[Tensor, "keys nodes"]]:
-    """Gradients of the stage's loss in layers 0 … ``stage`` by autograd, whatever the weights are.
+    """Return the gradients of the stage's loss in layers 0 … ``stage`` by autograd, for any weights.
 
-    The loss is summed over the level that the stage trains, but for its first ``hidden`` nodes: levels above it copy their
-    own label and add exactly 0.
+    The loss is summed over the level that the stage trains, without its first ``hidden`` nodes. Levels above it
+    copy their own labels and add exactly 0.
     """
     tree = samples.tree
     model = LevelTransformer(tree.n, tree.k, link, dtype=samples.dtype).to(samples.device)
@@ -115,7 +115,7 @@ def all_gradients(
 def chunked_gradients(
     samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """Gradients of a loss averaged over all processes' samples; ``loss`` sums over the rows of bits that it is given."""
+    """Return the gradients of a loss averaged over all processes' samples; ``loss`` sums over its rows of bits."""
     totals = [torch.zeros_like(parameter, dtype=torch.float64, device="cpu") for parameter in parameters]
     for bits in samples.share().chunks():
         for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
@@ -127,7 +127,7 @@ def chunked_gradients(
 def roots(
     samples: Samples, root: Callable[[Float[Tensor, "n b"]], Float[Tensor, " b"]]
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """The root as a model computes it from the bits, and as it is, for every sample, in float64."""
+    """Return the model's root and the true root of every sample, in float64."""
     found: list[Tensor] = []
     truth: list[Tensor] = []
     for bits in samples.chunks():
@@ -137,9 +137,9 @@ def roots(
 
 
 def summed(total: Tensor) -> Tensor:
-    """The sum over all processes, on every one of them."""
+    """Return the sum over all processes, in each of them."""
     if dist.is_available() and dist.is_initialized():
-        # nccl sums only what is on its device; gloo is at home on the CPU.
+        # nccl sums only tensors on its device; gloo works on the CPU.
         device = torch.device("cuda") if dist.get_backend() == "nccl" else total.device
         moved = total.to(device)
         dist.all_reduce(moved)

@@ -1,21 +1,22 @@
-r"""The model as Algorithm 1 steps it: where its weights are, what their gradients are, what it answers.
+r"""The models that Algorithm 1 trains: the layout of their weights, their gradients and their answers.
 
-| name       | paper         | meaning                                                                              | where       |
-| ---------- | ------------- | ------------------------------------------------------------------------------------ | ----------- |
-| LevelModel | Definition 3  | level form: the paper's mask and gates, and what it proves idle is not computed      | section 2.2 |
-| BlockModel | –             | block form: other masks and gates; all T × T weights are stepped, by autograd        | section 3.2 |
-| CotModel   | –             | the one layer of explicit CoT: teacher forcing, the loss on every node               | section 1.1 |
-| rate       | η_t           | of the layer that the stage reads; of explicit CoT, one for each column              | Theorem 1   |
-| pairs      | c_1[m], c_2[m] | children of the nodes that a layer writes                                           | section 2.1 |
+| name       | paper          | meaning                                                            | where       |
+| ---------- | -------------- | ------------------------------------------------------------------ | ----------- |
+| LevelModel | Definition 3   | level form: the paper's mask and gates; skips provably idle layers | section 2.2 |
+| BlockModel | –              | block form: other masks and gates; autograd on all T × T weights   | section 3.2 |
+| CotModel   | –              | explicit CoT, one layer: teacher forcing, the loss on every node   | section 1.1 |
+| rate       | η_t            | of the layer that is read out; for explicit CoT, one per column    | Theorem 1   |
+| pairs      | c_1[m], c_2[m] | children of the nodes that a layer writes                          | section 2.1 |
 
-The paper's algorithm is Log-ICoT on the first of them. What the others say about it:
+The paper's algorithm is Log-ICoT on `LevelModel`. The other curricula and gates:
 
-- *icot* has one stage a node. The first of a level supervises all of it and trains it; the others find it trained, and
-  rounding returns every weight. Where ``freezing.py`` proves that, no gradient is computed, and the step is recorded as 0.
+- *icot* has one stage per node. The first stage of a level supervises and trains all of it. In the other stages
+  rounding restores every weight. Where ``freezing.py`` proves that, no gradient is computed, and the step is
+  recorded as 0.
 - *none* has one stage: the loss on the root, from W = 0 in every layer, and one step at the last layer's rate.
-- *cot* has one stage. Departs from the other models: columns of different levels see different numbers of keys, and each has
-  the rate of its level, because one rate would leave a child K at one level alone.
-- Under other gates a layer also updates positions of other levels, so their columns have gradients too, and are stepped.
+- *cot* has one stage. Departs from the other models: each column has the rate of its level. Columns of different
+  levels see different numbers of keys, so with one rate only the children of one level would get weight K.
+- Under other gates a layer also updates positions of other levels, so their columns have gradients and are stepped too.
 """
 
 from abc import ABC, abstractmethod
@@ -48,13 +49,13 @@ from internalize.parity.theory.freezing import frozen_gradient_bounds, trained_g
 from internalize.parity.theory.prediction import Setting
 
 _COPIES: Final = 6
-"""States that autograd keeps of a layer in block form, about."""
+"""Approximate number of copies of the states that autograd keeps per layer in block form."""
 _WEIGHTS: Final = 4
-"""Matrices of the weights' shape that are there at once in the other forms, about: weights, gradients, the step, what it led to."""
+"""Approximate number of matrices held at once in the other forms: old and new weights, gradients and steps."""
 
 
 def form_of(options: SolveOptions) -> Form:
-    """The form that a request is run in; refuses one whose matrices do not fit."""
+    """Return the form that a request runs in; raise if its matrices do not fit in memory."""
     as_in_paper = (options.mask, options.gates) == ("level", "paper")
     form: Form = "cot" if options.curriculum == "cot" else "level" if as_in_paper else "block"
     levels = Levels(options.n, options.k)
@@ -66,13 +67,13 @@ def form_of(options: SolveOptions) -> Form:
 
 
 def stages_of(options: SolveOptions) -> tuple[ParityStage, ...]:
-    """The stages of a request: one gradient step each."""
+    """Return the stages of a request; each takes one gradient step."""
     return parity_stages(Levels(options.n, options.k), Curriculum(options.curriculum))
 
 
 @dataclass(frozen=True)
 class SteppedModel(ABC):
-    """A model under Algorithm 1. Weights are float64 matrices, rows keys, as ``weights.py`` names them."""
+    """A model that Algorithm 1 trains. Weights are float64 matrices whose rows are keys, named in ``weights.py``."""
 
     tree: ParityTree
     setting: Setting
@@ -81,32 +82,32 @@ class SteppedModel(ABC):
 
     @property
     def link(self) -> Link:
-        """φ."""
+        """The link function φ."""
         return get_link(self.options.link)
 
     def start(self) -> list[Tensor]:
-        """W = 0."""
+        """Return the initial weights, W = 0."""
         shapes = weight_shapes(self.tree.levels, self.form).values()
         return [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
 
     def rate(self, stage: ParityStage) -> float | Float[Tensor, " nodes"]:
-        """The learning rate of a stage."""
+        """Return the learning rate of a stage."""
         return self.setting.amplitude * self.setting.unit_rates[stage.layers - 1]
 
     def pairs(self, layer: int) -> Pairs:
-        """Children of a layer's columns."""
+        """Return the children of a layer's columns."""
         return self.tree.layer_children(layer)
 
     def columns(self, w: Tensor, layer: int) -> Float[Tensor, "keys nodes"]:
-        """The columns of the nodes that a layer writes, −∞ at keys that they do not see."""
+        """Return the columns of the nodes that a layer writes, with −∞ at keys that they do not see."""
         return w
 
     def added(self, w: Tensor, layer: int, more: Float[Tensor, "keys nodes"]) -> Tensor:
-        """The layer with something added to these columns."""
+        """Return the layer with ``more`` added to the columns of the nodes that it writes."""
         return w + more
 
     def recovered(self, W: Sequence[Tensor], layer: int) -> bool:
-        """Whether a layer has the children of all its nodes."""
+        """Return whether the columns of all nodes that a layer writes are recovered."""
         columns, pairs = self.columns(W[layer], layer), self.pairs(layer)
         return bool(recovered_columns(columns, pairs, self.setting.amplitude).all())
 
@@ -114,25 +115,25 @@ class SteppedModel(ABC):
     def gradients(
         self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
     ) -> list[Tensor]:
-        """The gradient of every layer, 0 where a bound shows that it could not change a rounded weight.
+        """Return the gradient of every layer, 0 where a bound shows that it cannot change a rounded weight.
 
-        A gradient within the layer's ``slack`` is rounded away. None computes everything.
+        Rounding removes gradients within the layer's ``slack``. With None, every gradient is computed.
         """
 
     @abstractmethod
     def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """The root as the model computes it from the bits alone, and as it is."""
+        """Return the root that the model computes from the bits alone, and the true root."""
 
 
 class LevelModel(SteppedModel):
-    """The paper's mask and gates."""
+    """The model in level form, with the paper's mask and gates."""
 
     form: ClassVar[Form] = "level"
 
     def gradients(
         self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
     ) -> list[Tensor]:
-        """By counting or one product at the start of a layer, not at all where nothing can move, and else by autograd."""
+        """Compute a new layer by counting or a product, skip layers that cannot move, and use autograd otherwise."""
         layer, levels = stage.layers - 1, self.tree.levels
         nothing = [torch.zeros_like(w) for w in W]
         hidden = stage.supervised[0] - levels.nodes(stage.layers).start
@@ -140,7 +141,7 @@ class LevelModel(SteppedModel):
             masses = [off_child_share(w, self.pairs(below)) for below, w in enumerate(W[: layer + 1])]
             if not bool(W[layer].any()):
                 if _below(frozen_gradient_bounds(levels, self.link, masses[:layer]), slack):
-                    # The random oracle moves each weight's threshold by another amount.
+                    # The random oracle moves each weight's threshold by a different amount.
                     half = slack[layer] if self.options.oracle != "random" else 0.0
                     nothing[layer] = gradient_to_round(samples, W[:layer], masses[:layer], self.link, half)
                     nothing[layer][:, :hidden] = 0
@@ -150,18 +151,18 @@ class LevelModel(SteppedModel):
         return [*all_gradients(samples, W, self.link, layer, hidden), *nothing[layer + 1 :]]
 
     def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """In one pass."""
+        """Compute the answers in one pass."""
         model = SparseModel(self.tree.levels, W, self.link, like=samples.like)
         return roots(samples, lambda bits: model.states(bits)[-1])
 
 
 class _AutogradModel(SteppedModel):
-    """A model that is stepped by autograd of the printed loss, on the stage's input as the paper shows it."""
+    """A model whose gradients autograd computes from the loss and the stage inputs that the paper prints."""
 
     def gradients(
         self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
     ) -> list[Tensor]:
-        """By autograd, whatever the slack."""
+        """Compute all gradients by autograd; ignore the slack."""
         model = set_weights(self._new(samples), W)
 
         def loss(bits: Tensor) -> Tensor:
@@ -175,27 +176,27 @@ class _AutogradModel(SteppedModel):
         return [*found, *(torch.zeros_like(w) for w in W[stage.layers :])]
 
     def answers(self, samples: Samples, W: Sequence[Tensor]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """In one pass, or by generation, a level at a time."""
+        """Compute the answers in one pass, or by generating the chain level by level."""
         model = set_weights(self._new(samples), W)
         return roots(samples, lambda bits: infer(model, bits.T)[:, -1])
 
     @abstractmethod
     def _new(self, samples: Samples) -> BlockTransformer | CoTTransformer:
-        """The model with any weights, in the dtype and on the device of the samples."""
+        """Return a model with arbitrary weights, in the dtype and on the device of the samples."""
 
 
 class BlockModel(_AutogradModel):
-    """Any mask, any gates."""
+    """The model in block form, with any mask and any gates."""
 
     form: ClassVar[Form] = "block"
 
     def columns(self, w: Tensor, layer: int) -> Float[Tensor, "T nodes"]:
-        """Of the nodes of the layer's level: under the causal mask they also see their own level's."""
+        """Return the columns of the layer's nodes. Under the causal mask they also see nodes of their own level."""
         nodes = self.tree.levels.span(layer + 1)
         return _seen(w[:, nodes], named_mask(self.options.mask, self.tree.levels)[:, nodes])
 
     def added(self, w: Tensor, layer: int, more: Float[Tensor, "T nodes"]) -> Tensor:
-        """The same, in place."""
+        """Return the layer with ``more`` added to the columns of its nodes."""
         nodes = self.tree.levels.nodes(layer + 1)
         return w + torch.nn.functional.pad(more, (nodes.start, self.tree.T - nodes.stop))
 
@@ -205,22 +206,22 @@ class BlockModel(_AutogradModel):
 
 
 class CotModel(_AutogradModel):
-    """One layer, which all levels share: each node is computed from the true values below it."""
+    """The one-layer model of explicit CoT. Each node is computed from the true values below it."""
 
     form: ClassVar[Form] = "cot"
 
     def rate(self, stage: ParityStage) -> Float[Tensor, " nodes"]:
-        """Of each column the rate of its level."""
+        """Return the rate of each column: that of its level."""
         levels, rates = self.tree.levels, self.setting.unit_rates
         columns = [rates[levels.level_of(m) - 1] for m in range(levels.n, levels.T)]
         return self.setting.amplitude * torch.tensor(columns, dtype=torch.float64)
 
     def pairs(self, layer: int) -> Pairs:
-        """Of all nodes."""
+        """Return the children of all nodes."""
         return [self.tree.children(m) for m in range(self.tree.n, self.tree.T)]
 
     def columns(self, w: Tensor, layer: int) -> Float[Tensor, "T nodes"]:
-        """Of all nodes."""
+        """Return the columns of all nodes, with −∞ at keys that they do not see."""
         return _seen(w, level_mask(self.tree.levels)[:, self.tree.n :])
 
     def _new(self, samples: Samples) -> CoTTransformer:

@@ -1,10 +1,10 @@
-"""Every statement of the paper as an executable certificate: what it bounds against what is measured in a world.
+"""Every statement of the paper as an executable certificate, which compares a measurement in a world with its bound.
 
-    certify(World.of_solve(SolveOptions(n=30, k=16)))       Algorithm 1
-    certify(World.of_run(Run.open("runs/…")))               a run folder, trained or solved
-    certify(World.of_weights(tree, weights))                anyone's weights in level or block form
+certify(World.of_solve(SolveOptions(n=30, k=16)))       Algorithm 1
+certify(World.of_run(Run.open("runs/…")))               a run folder of train or solve
+certify(World.of_weights(tree, weights))                any weights in level or block form
 
-One file for each group of statements; ``STATEMENTS`` is the list, in the order of the paper.
+Each group of statements has a file. ``STATEMENTS`` lists them in the order of the paper.
 """
 
 import math
@@ -60,25 +60,25 @@ STATEMENTS: dict[str, Statement[World]] = {
 
 
 MAX_POSITIONS = 1023
-"""The largest T that is taken on. Cost grows about like T³; n = 256, k = 128 (T = 383) took a minute on one core."""
+"""Largest T that certify accepts. The cost grows about like T³; T = 383 (n = 256) took a minute on one core."""
 
 
 _ABOUT_THE_MODEL = frozenset(STATEMENTS) - {
     *("mask", "link", "gating", "curriculum", "concentration", "trivial-tuples", "fresh-samples"),
 }
-"""Statements that run the model: a NaN in it is a violation of each, which a maximum would overlook."""
+"""Statements that run the model. A NaN in the model violates each of them, which a maximum would overlook."""
 
 
 def certify(world: World, only: Sequence[str] | None = None) -> list[Certificate]:
     """Check the statements (default: all) in a world, in the order of the paper."""
-    asked = chosen(STATEMENTS, only)
+    selected = chosen(STATEMENTS, only)
     if world.levels.T > MAX_POSITIONS:
         raise InputError(
-            f"n={world.tree.n}, k={world.tree.k} have {world.levels.T} positions; certify holds L matrices of T × T in "
-            f"float64 and their gradients, and takes T = n + k − 1 up to {MAX_POSITIONS}"
+            f"n={world.tree.n}, k={world.tree.k} have T = n + k − 1 = {world.levels.T} positions, more than "
+            f"{MAX_POSITIONS}; certify holds L matrices of T × T in float64 and their gradients"
         )
     certificates: list[Certificate] = []
-    for name, statement in asked.items():
+    for name, statement in selected.items():
         if name in _ABOUT_THE_MODEL and not world.finite:
             found = Finding(math.nan, 0.0, "the model computes numbers that are not finite")
         else:

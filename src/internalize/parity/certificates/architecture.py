@@ -1,19 +1,19 @@
-r"""The model itself: mask, link, gates, how states travel, what the loss and the stages are.
+r"""The statements about the model: mask, link, gates, propagation of states, loss and stages.
 
-| name        | paper                  | meaning                                                        | where            |
-| ----------- | ---------------------- | -------------------------------------------------------------- | ---------------- |
-| mask        | C                      | who sees whom                                                  | Definition 1     |
-| link        | φ                      | the conditions on the link function                            | Definition 2     |
-| gating      | g_m^(ℓ)                | layer ℓ is open at level ℓ + 1 and nowhere else                | Eq. (gating)     |
-| kept_inputs | x^(ℓ)_m, m ≤ n         | the input bits pass through every layer unchanged              | section 3.2      |
-| propagation | x^(ℓ)_{β,[ℓ+1]}        | a position keeps its token until its level is written          | Lemma "Gated…"   |
-| derivative  | ∂x^(ℓ)_β/∂w^(ℓ')_{j,m} | only the layers up to the writing one have a say               | Cor. "Frozen…"   |
-| curriculum  | stage t                | what is padded, supervised and read                            | section 3.1      |
-| loss        | L^(t)                  | squared error over the supervised positions                    | Eq. (loss-t)     |
-| evaluation  | D_test                 | the answer is computed from the bits alone                     | section 3.1      |
+| name        | paper                  | meaning                                                | where          |
+| ----------- | ---------------------- | ------------------------------------------------------ | -------------- |
+| mask        | C                      | which keys a query sees                                | Definition 1   |
+| link        | φ                      | the conditions on the link function                    | Definition 2   |
+| gating      | g_m^(ℓ)                | layer ℓ is open only at level ℓ + 1                    | Eq. (gating)   |
+| kept_inputs | x^(ℓ)_m, m ≤ n         | the input bits pass through every layer unchanged      | section 3.2    |
+| propagation | x^(ℓ)_{β,[ℓ+1]}        | a position keeps its token until its level is written  | Lemma "Gated…" |
+| derivative  | ∂x^(ℓ)_β/∂w^(ℓ')_{j,m} | a state depends only on layers up to its writing layer | Cor. "Frozen…" |
+| curriculum  | stage t                | which positions are padded, supervised and read out    | section 3.1    |
+| loss        | L^(t)                  | squared error over the supervised positions            | Eq. (loss-t)   |
+| evaluation  | D_test                 | the answer is computed from the bits alone             | section 3.1    |
 
-Lemma and corollary are about all weights, so they are checked with weights without any structure, in float64; the bound is
-rounding: the claims are equalities.
+Lemma and corollary are about all weights, so they are checked with random weights, in float64. The claims are
+equalities, so the bound is rounding.
 """
 
 from typing import Final
@@ -26,14 +26,14 @@ from internalize.parity.certificates.world import World
 from internalize.parity.model.link import link_faults
 
 ROUNDING: Final = 1e-12
-"""How far two ways to compute one number of size 1 in float64 may be apart, after L ≤ 20 layers of at most 10^4 terms."""
+"""Largest difference of two float64 computations of one number of size 1, after L ≤ 20 layers of at most 10^4 terms."""
 
 
-@statement("Definition 1", "a node sees the positions of lower levels and no other")
+@statement("Definition 1", "a node sees exactly the positions of lower levels")
 def mask(world: World) -> Finding:
-    r"""Definition 1: \(C_{j,m} = 0\) iff j < m for an input m, and iff \(j \le n_{h[m]-1}\) for a node m.
+    r"""Check Definition 1: \(C_{j,m} = 0\) iff j < m for an input m, and iff \(j \le n_{h[m]-1}\) for a node m.
 
-    Measured: number of pairs (key, query) where the world's mask differs, written out from the definition.
+    Measured: the number of pairs (key, query) at which the world's mask differs from the definition.
     """
     levels = world.levels
     position = torch.arange(levels.T)
@@ -44,10 +44,9 @@ def mask(world: World) -> Finding:
 
 @statement("Definition 1", "attention is a softmax over the keys of each query")
 def softmax(world: World) -> Finding:
-    """Definition 1: attention is a column-wise softmax: every query that sees a key has weights that sum to 1.
+    """Check that attention is a column-wise softmax (Definition 1), so weights of a query that sees a key sum to 1.
 
-    Measured: the largest deviation of a column's sum from 1, and of a ratio of two weights of a column from the exponential
-    of their logits' difference, with weights without structure.
+    Measured, with random weights: the largest deviation of a column's sum from 1, and of an entry from the softmax.
     """
     W = world.generic(1.0)[0]
     A = world.attention(W)
@@ -60,27 +59,34 @@ def softmax(world: World) -> Finding:
 
 @statement("Definition 2", "φ meets the conditions of a link function")
 def link(world: World) -> Finding:
-    """Definition 2: φ even, φ(0) = −1, φ(±1) = 1, φ′(0) = φ′(±1) = 0, c > 0 its curvature. Measured: broken conditions."""
+    """Check Definition 2: φ even, φ(0) = −1, φ(±1) = 1, φ′(0) = φ′(±1) = 0, curvature c > 0.
+
+    Measured: the number of broken conditions.
+    """
     faults = link_faults(world.link)
     return Finding(float(len(faults)), 0.0, "; ".join(faults) or None)
 
 
-@statement("Eq. (gating)", "layer ℓ is open at level ℓ + 1 and nowhere else")
+@statement("Eq. (gating)", "layer ℓ is open only at level ℓ + 1")
 def gating(world: World) -> Finding:
-    r"""Eq. (gating): \(g_m^{(\ell)} = 1\) iff \(n_\ell < m \le n_{\ell+1}\), else 0. Measured: largest difference of a gate."""
+    r"""Check that \(g_m^{(\ell)}\) is 1 iff \(n_\ell < m \le n_{\ell+1}\), and 0 otherwise: Eq. (gating).
+
+    Measured: the largest difference of a gate.
+    """
     levels = world.levels
     level = torch.tensor([levels.level_of(m) for m in range(levels.T)])
     wanted = (level == torch.arange(1, levels.L + 1).unsqueeze(1)).double()
-    return Finding(float((world.gates - wanted).abs().max()), ROUNDING)  # learned gates may be 1e-20, and that is shut
+    return Finding(float((world.gates - wanted).abs().max()), ROUNDING)  # a learned gate of 1e-20 counts as closed
 
 
 @statement("section 3.2", "gated connections keep the input bits: no layer's states of the inputs collapse")
 def kept_inputs(world: World) -> Finding:
-    """Section 3.2: gated connections keep the input bits, which Lemma 1 would otherwise have collapse.
+    """Check that gated connections keep the input bits (section 3.2), which would otherwise collapse by Lemma 1.
 
-    Measured: over all layers, the largest difference of an input position's state from its bit in the inference input, with
-    the world's weights and with weights 0. The reason says what has happened, or is averted: how close to −1 the states are on
-    average, after the layer where they are closest, or after one whose gates are all open under uniform attention.
+    Measured: over all layers, the largest difference of an input position's state from its bit in the inference
+    input, with the world's weights and with weights 0. The reason tells how close to −1 the states are on average,
+    at the layer where they are closest. If the bits are kept, it tells how close one layer with open gates and
+    uniform attention brings them.
     """
     bits, n, worst = world.test_bits[:1024], world.tree.n, 0.0
     start = [torch.zeros_like(w) for w in world.full()]
@@ -97,7 +103,7 @@ def kept_inputs(world: World) -> Finding:
         )
     collapsed = world.link(world.inference_input(bits) @ world.attention(start[0]))[:, :n]
     distance = float((collapsed + 1).abs().mean())
-    reason = f"with every gate open, uniform attention would take the inputs to −1 within {distance:.2g} on average"
+    reason = f"with every gate open, uniform attention would bring the inputs within {distance:.2g} of −1 on average"
     return Finding(worst, ROUNDING, reason)
 
 
@@ -105,11 +111,12 @@ def kept_inputs(world: World) -> Finding:
     'Lemma "Gated Connection Propagation"', "a state is its token until its level is written and φ(ẑ) from then on"
 )
 def propagation(world: World) -> Finding:
-    r"""Lemma "Gated Connection Propagation": a state is the token before its level is written, and φ(ẑ) ever after.
+    r"""Check Lemma "Gated Connection Propagation": a state is the token before its level is written, and φ(ẑ) from
+    then on.
 
     \[ x^{(\ell)}_{\beta,[\ell+1]} = x^{(0)}_{\beta,[1]} \text{ if } h[\beta] = 1 \text{ or } \ell < h[\beta] - 1,
        \quad \varphi(\hat z^{(h[\beta]-1)}_{\beta,[h[\beta]-1]}) \text{ otherwise.} \]
-    Also what section 2.2 concludes from the block shift: the readout of stage ℓ in X^(L) is what layer ℓ wrote.
+    Also check what section 2.2 concludes from the block shift: the readout of stage ℓ in X^(L) is what layer ℓ wrote.
     Measured: the largest difference of a state or readout from the claim, over all stages' inputs.
     """
     levels, W = world.levels, world.generic()
@@ -131,8 +138,11 @@ def propagation(world: World) -> Finding:
 
 @statement('Corollary "Frozen Derivative"', "a state depends on no weight but those up to its writing layer")
 def derivative(world: World) -> Finding:
-    r"""Corollary "Frozen Derivative": \(\partial x^{(\ell)}_{\beta,[\ell+1]} / \partial w^{(\ell')}_{j,m}\) is that of
-    \(\varphi(\hat z^{(h[\beta]-1)})\) if β is written by layer ℓ and ℓ' is not above the writing layer, and 0 otherwise.
+    r"""Check Corollary "Frozen Derivative" for every
+    \(\partial x^{(\ell)}_{\beta,[\ell+1]} / \partial w^{(\ell')}_{j,m}\).
+
+    It is the derivative of \(\varphi(\hat z^{(h[\beta]-1)})\) if layers up to ℓ have written β and ℓ' is not above the
+    writing layer, and 0 otherwise.
 
     Measured: the largest difference, over every ℓ, ℓ', j and m and over positions of every level (all of them if few).
     """
@@ -158,9 +168,9 @@ def derivative(world: World) -> Finding:
 
 @statement("section 3.1", "stage t pads nodes up to n_t, supervises those above, reads layer t")
 def curriculum(world: World) -> Finding:
-    """Section 3.1: stage t of log2 k pads the nodes up to n_t, takes the loss on those above and reads layer t.
+    """Check section 3.1: stage t of log2 k pads the nodes up to n_t, takes the loss on those above and reads layer t.
 
-    Measured: number of stages that do otherwise, a missing or superfluous one included.
+    Measured: the number of stages that differ, are missing or are superfluous.
     """
     if world.curriculum != "log-icot":
         return not_applicable(f"trained by {world.curriculum}; the statement is about Log-ICoT")
@@ -176,12 +186,12 @@ def curriculum(world: World) -> Finding:
 
 @statement("Eq. (loss-t)", "the loss is the squared error over positions above n_t")
 def loss(world: World) -> Finding:
-    r"""Eq. (loss-t): \(\mathcal L^{(t)} = \frac1{2B} \sum_{m > n_t} \lVert f_m - b_m \rVert^2\).
+    r"""Check Eq. (loss-t): \(\mathcal L^{(t)} = \frac1{2B} \sum_{m > n_t} \lVert f_m - b_m \rVert^2\).
 
-    Measured: the largest relative difference of the world's loss from the sum written out, on arbitrary outputs.
+    Measured: the largest relative difference of the world's loss from the explicit sum, on arbitrary outputs.
     """
     if world.curriculum != "log-icot":
-        return not_applicable(f"trained by {world.curriculum}; the sum from n_t + 1 is Log-ICoT's")
+        return not_applicable(f"trained by {world.curriculum}; the sum from n_t + 1 is defined for Log-ICoT")
     levels, worst = world.levels, 0.0
     sequence = world.sequence(world.some_bits(16))
     output = 0.1 + 0.7 * sequence.roll(1, dims=0)
@@ -193,12 +203,12 @@ def loss(world: World) -> Finding:
     return Finding(worst, ROUNDING)
 
 
-@statement("section 3.1", "the answer is computed from the bits alone, whatever the chain shows")
+@statement("section 3.1", "the answer depends only on the bits, not on the chain's tokens")
 def evaluation(world: World) -> Finding:
-    """Section 3.1, "Evaluation": the answer at test time is computed from the bits, whatever the chain's tokens are.
+    """Check section 3.1, "Evaluation": the answer at test time depends only on the bits, not on the chain's tokens.
 
     Measured: the largest change of the root's output when the chain's tokens are shown in place of padding, with the
-    world's weights and with weights without structure.
+    world's weights and with random weights.
     """
     bits, worst = world.some_bits(64), 0.0
     for W in (world.full(), world.generic()):
@@ -208,7 +218,7 @@ def evaluation(world: World) -> Finding:
 
 
 def positions(world: World) -> list[int]:
-    """Positions for checks that take one gradient each: all if they are few, else three of every level."""
+    """Return positions for checks that take one gradient each: all if they are few, else three of every level."""
     if world.levels.T <= 16:
         return list(range(world.levels.T))
     ends = [world.levels.nodes(level) for level in range(world.levels.L + 1)]
@@ -216,13 +226,13 @@ def positions(world: World) -> list[int]:
 
 
 def gradients(value: Tensor, W: list[Tensor]) -> list[Tensor]:
-    """The gradient in every layer's weights, 0 where there is no connection at all."""
+    """Return the gradient in every layer's weights, 0 for weights that ``value`` does not depend on."""
     if not value.requires_grad:
         return [torch.zeros_like(w) for w in W]
     return list(torch.autograd.grad(value, W, retain_graph=True, materialize_grads=True))
 
 
 def worse(worst: float, difference: Tensor) -> float:
-    """The larger one; NaN stays, for a comparison with it is never true."""
+    """Return the larger of ``worst`` and the largest difference. NaN stays, because no comparison with it is true."""
     largest = float(difference.detach().abs().max())
     return largest if not largest <= worst else worst

@@ -1,8 +1,8 @@
-r"""Proposition 1, made concrete: without a chain of thought the gradient hardly knows the secret.
+r"""Proposition 1, made concrete: without a chain of thought the gradient hardly depends on the secret.
 
 | name     | paper           | meaning                                                             | where         |
 | -------- | --------------- | ------------------------------------------------------------------- | ------------- |
-| variance | –               | over uniformly drawn secrets S, of the gradient of the root's loss  | Proposition 1 |
+| variance | –               | variance of the root's loss gradient over uniformly drawn secrets S | Proposition 1 |
 | square   | ‖∇f_θ‖²         | mean over inputs of the squared gradient of the root's output       | Proposition 1 |
 
 **Claim.** At every θ,
@@ -11,22 +11,23 @@ r"""Proposition 1, made concrete: without a chain of thought the gradient hardly
 orthonormal, so by Bessel \(\sum_S \lVert E[p_S \nabla f]\rVert^2 \le E\lVert\nabla f\rVert^2\); divide by the number of
 secrets. ∎
 
-This is the step of the proof of Kim and Suzuki that makes an oracle possible which hides the secret. Their conclusion
-about every algorithm is not something to be measured.
+In the proof of Kim and Suzuki, this step makes an oracle possible that hides the secret. Their conclusion about every
+algorithm cannot be measured.
 
-Three ways to look. *Enumerated*, up to n = 12: all secrets, all inputs, at θ = 0 and at weights without structure.
-*Sampled*, above: the variance estimated without bias from drawn secrets, as the covariance of the gradients on two independent
-batches. That resolves far less than \(1/\binom nk\): it can refute the claim, not confirm it. *By symmetry*, above, at
-θ = 0, where training without a chain begins: exact for any n.
+There are three ways to check. *Enumerated*, up to n = 12: all secrets, all inputs, at θ = 0 and at random weights.
+*Sampled*, above n = 12: an unbiased estimate of the variance from drawn secrets, as the covariance of the gradients
+on two independent batches. Its resolution is far coarser than \(1/\binom nk\), so it can refute the claim but not
+confirm it. *By symmetry*, above n = 12, at θ = 0, where training without a chain begins: exact for any n.
 
-**By symmetry.** At θ = 0 attention is uniform, so f depends on the number u of −1 among the bits alone; its gradient by the
-weight of an input key j on u and b_j, as \(\alpha(u) + \beta(u) b_j\); by the weight of a node on u. Averaged over all inputs
-with the same u, a parity of a bits is \(\rho_a(u) = K_a(u)/\binom na\), with Krawtchouk's polynomial
-\(K_a(u) = \sum_i (-1)^i \binom ui \binom{n-u}{a-i}\). Now \(p_S b_j\) is a parity of k − 1 bits for j in S and of k + 1 bits for
-others. So \(E[p_S\, \partial f]\) has a part \(E[\alpha\rho_k]\) that is the same for every S, and a part
-\(E[\beta\rho_{k-1}]\) or \(E[\beta\rho_{k+1}]\), the former with probability q = k/n. The variance is
-\(\sum n\,q(1-q)\,(E[\beta\rho_{k-1}] - E[\beta\rho_{k+1}])^2\) over layers and columns. Since \(E[\rho_a^2] = 1/\binom na\),
-rounding in float64 adds no more than about 10^−32 of the bound to it, at any n.
+**By symmetry.** At θ = 0 attention is uniform, so f depends only on the number u of −1 among the bits. Its gradient
+by the weight of an input key j depends on u and b_j, as \(\alpha(u) + \beta(u) b_j\); its gradient by the weight of
+a node depends on u. Averaged over all inputs with the same u, a parity of a bits is
+\(\rho_a(u) = K_a(u)/\binom na\), with Krawtchouk's polynomial
+\(K_a(u) = \sum_i (-1)^i \binom ui \binom{n-u}{a-i}\). Now \(p_S b_j\) is a parity of k − 1 bits for j in S and of k
++ 1 bits for other j. So \(E[p_S\, \partial f]\) has a part \(E[\alpha\rho_k]\) that is the same for every S, and a
+part \(E[\beta\rho_{k-1}]\) or \(E[\beta\rho_{k+1}]\), the former with probability q = k/n. The variance is
+\(\sum n\,q(1-q)\,(E[\beta\rho_{k-1}] - E[\beta\rho_{k+1}])^2\) over layers and columns. Since
+\(E[\rho_a^2] = 1/\binom na\), rounding in float64 adds at most about 10^−32 of the bound, at any n.
 """
 
 import itertools
@@ -47,7 +48,10 @@ _SECRETS, _BATCH, _SQUARES = 16, 500, 32
 
 @statement("Proposition 1", "without a chain the gradient's variance over secrets is at most E‖∇f‖²/C(n,k)")
 def barrier(world: World) -> Finding:
-    """The claim above. Measured: the variance at the θ where it is closest to its bound; above n = 12, exactly at θ = 0."""
+    """Check the claim above.
+
+    Measured: the variance at the θ where it is closest to its bound; above n = 12, exactly at θ = 0.
+    """
     generic = world.generic(1.0)
     zero = [torch.zeros_like(w) for w in generic]
     look = _enumerated if world.exhaustive else _sampled
@@ -91,7 +95,7 @@ def _sampled(world: World, W: list[Tensor]) -> Finding:
 
 
 def _by_symmetry(world: World, W: list[Tensor]) -> Finding | None:
-    """The exact variance and bound at θ = 0; None if the model is not symmetric in the bits there, as a broken one may be."""
+    """Return the exact variance and bound at θ = 0; None if a broken model is not symmetric in the bits there."""
     n, k = world.tree.n, world.tree.k
 
     def gradient(minus: Tensor) -> list[Tensor]:
@@ -103,7 +107,7 @@ def _by_symmetry(world: World, W: list[Tensor]) -> Finding | None:
     for u in range(n + 1):
         found = gradient(torch.arange(u))
         squares.append(sum(float(g.square().sum()) for g in found))
-        # Key 0 is −1 but for u = 0, and key n − 1 is +1 but for u = n; where one sign does not occur, β is of no account.
+        # Key 0 is −1 except for u = 0, and key n − 1 is +1 except for u = n. At these u, β does not matter.
         beta = torch.cat([(g[n - 1] - g[0]) / 2 for g in found])
         betas.append(beta if 0 < u < n else torch.zeros_like(beta))
     half = n // 2
@@ -120,7 +124,7 @@ def _by_symmetry(world: World, W: list[Tensor]) -> Finding | None:
 
 
 def _parity(n: int, size: int, minus: int) -> Fraction:
-    """ρ: the mean of a parity of ``size`` bits over the inputs of n bits of which ``minus`` are −1."""
+    """Return ρ, the mean of a parity of ``size`` bits over the inputs of n bits of which ``minus`` are −1."""
     if size > n:
         return Fraction(0)  # k = n: no bit is outside the secret set
     total = sum((-1) ** i * math.comb(minus, i) * math.comb(n - minus, size - i) for i in range(size + 1))
@@ -130,10 +134,11 @@ def _parity(n: int, size: int, minus: int) -> Fraction:
 def _gradients(
     world: World, W: list[Tensor], bits: Tensor, trees: list[ParityTree], count: int
 ) -> tuple[Tensor, float]:
-    """The gradient of the root's loss for each secret, and E‖∇f‖² over the first ``count`` inputs.
+    """Return the gradient of the root's loss for each secret, and E‖∇f‖² over the first ``count`` inputs.
 
-    The output does not depend on the secret. So its gradient by the root is taken once, input by input, if all inputs
-    are asked for; a loss that looks at nothing but the root then costs a product, and any other a backward pass.
+    The output does not depend on the secret, so the gradients of its root are computed once, input by input. If
+    ``count`` covers all inputs, a loss that reads only the root then costs one product per secret. Any other costs
+    a backward pass.
     """
     D = world.inference_input(bits)
     output = world.output(D, world.levels.L, W)
@@ -148,14 +153,14 @@ def _gradients(
 
 
 def _columns(world: World, value: Tensor, W: list[Tensor], pull: Tensor | None = None) -> list[Tensor]:
-    """The gradient of ``value`` (of its product with ``pull``) in the columns of each layer that it writes.
+    """Return the gradient of ``value`` (of its product with ``pull``) in the columns that each layer writes.
 
-    The claim is true of any part of the weights, for Bessel's inequality is; the other columns are never read.
+    Bessel's inequality holds for any part of the weights, so the claim does too. The other columns are never read.
     """
     found = torch.autograd.grad(value, W, pull, retain_graph=True)
     return [g[:, world.levels.span(layer + 1)].clone() for layer, g in enumerate(found)]
 
 
 def _flat(world: World, value: Tensor, W: list[Tensor], pull: Tensor | None = None) -> Tensor:
-    """The same as one vector."""
+    """Return the same gradient as one vector."""
     return torch.cat([g.flatten() for g in _columns(world, value, W, pull)])

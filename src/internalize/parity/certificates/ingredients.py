@@ -1,12 +1,12 @@
-"""Where a world's ingredients come from: a run of Algorithm 1 made on the spot, or a run folder.
+"""The ingredients of a world, from a new run of Algorithm 1 or from a run folder.
 
-| in the folder                  | in the world                                                                              |
-| ------------------------------ | ----------------------------------------------------------------------------------------- |
-| `W1 …` or `W1_full …`          | weights, in level or in block form                                                        |
-| `mask`, `gates` of the config  | who sees whom, who takes an update                                                        |
-| `gate1 …`, `gates` = `learned` | the gates, as logits of every position                                                    |
-| `supervised_tokens`            | hidden: the stages' inputs show no node, and the loss is on the level that they read      |
-| metrics and snapshots          | of a solve: the samples of each stage and the weights after it                            |
+| in the folder                  | in the world                                                                     |
+| ------------------------------ | -------------------------------------------------------------------------------- |
+| `W1 …` or `W1_full …`          | weights, in level or in block form                                               |
+| `mask`, `gates` of the config  | which keys a position sees, which positions take an update                       |
+| `gate1 …`, `gates` = `learned` | the gates, from logits of every position                                         |
+| `supervised_tokens`            | hidden: stage inputs show no node, and the loss is on the level that is read out |
+| metrics and snapshots          | for solve: the samples of each stage and the weights after it                    |
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ Ingredients = dict[str, Any]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What `config.json` says of a model, whoever wrote it. What it does not say is as in the paper."""
+    """The fields of `config.json` that describe a model. Missing fields have the paper's values."""
 
     n: int
     k: int
@@ -59,7 +59,7 @@ _ONE_LAYER: Final = (
 
 
 def ingredients_of_solve(options: SolveOptions) -> Ingredients:
-    """Run Algorithm 1 and keep what it did at every stage."""
+    """Run Algorithm 1 and return its weights and samples at every stage."""
     if form_of(options) == "cot":
         raise InputError(f"curriculum={options.curriculum}: {_ONE_LAYER}")
     tree = ParityTree.draw(options.n, options.k, options.seed)
@@ -71,13 +71,13 @@ def ingredients_of_solve(options: SolveOptions) -> Ingredients:
 
 
 def ingredients_of_run(run: Run) -> Ingredients:
-    """Read a run folder, trained or solved, whoever wrote it."""
+    """Read a run folder of train or solve, whatever program wrote it."""
     try:
         return _read(run)
     except InputError as error:
         if str(run.path) in str(error):
             raise
-        # What an option's own check has said of its value.
+        # The message comes from an option's own check and does not name the file.
         raise InputError(f"{run.path / 'config.json'}: {error}") from None
 
 
@@ -86,7 +86,7 @@ def _read(run: Run) -> Ingredients:
     kind = config.get("kind", "train")
     if kind not in ("train", "solve"):
         raise InputError(
-            f"{run.path} is a run of {kind}, which has no weights of the paper's model; take one of train or solve"
+            f"{run.path} is a run of {kind}, which has no weights of the paper's model; choose a run of train or solve"
         )
     if not run.finished and not present(where):
         raise InputError(f"{run.path} is not finished, so it has no weights yet; --resume goes on with it")
@@ -102,7 +102,7 @@ def _read(run: Run) -> Ingredients:
     learned = [f"gate{layer + 1}" for layer in range(tree.L)] if model.gates == "learned" else []
     for name in tensors:
         if name not in (*weight_shapes(levels, form), *learned):
-            raise InputError(f"{where} has {name}: a learned part of the model that no statement speaks about")
+            raise InputError(f"{where} has {name}: a learned part of the model that no statement covers")
     if kind == "solve":
         options = check_schema(config, SolveOptions, run.path / "config.json")
         ranges = tuple((line["first_sample"], line["stage_samples"]) for line in run.metrics(schema=SolveMetrics))
@@ -125,7 +125,7 @@ def _read(run: Run) -> Ingredients:
 
 
 def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
-    """What follows from the request."""
+    """Return the ingredients that follow from the request."""
     return {
         "link": get_link(options.link),
         "seed": options.seed,
@@ -139,7 +139,7 @@ def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
 
 
 def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequence[Tensor]]:
-    """The weights after every stage, if the run kept them all."""
+    """Return the weights after every stage, or nothing if the run did not store all of them."""
     found = dict(run.snapshots())
     if list(found) != list(range(1, len(stages_of(options)) + 1)):
         return ()
@@ -148,15 +148,15 @@ def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequ
 
 
 def _learned(tensors: Mapping[str, Tensor], names: Sequence[str], levels: Levels, where: Path) -> Tensor:
-    """Learned gates, layers × positions, out of their logits."""
+    """Return learned gates (layers × positions) from their logits."""
     for name in names:
         if name not in tensors or tuple(tensors[name].shape) != (levels.T,):
-            raise InputError(f"{where} has no {name} of {levels.T} logits, which learned gates are")
+            raise InputError(f"{where} has no {name} of {levels.T} logits, which learned gates require")
     return torch.stack([tensors[name].detach().cpu().double().sigmoid() for name in names])
 
 
 def _hiding(stage: ParityStage, levels: Levels) -> ParityStage:
-    """A stage whose input shows no node, with the loss on the supervised ones of the level that it reads."""
+    """Return a stage whose input shows no node, with the loss on the supervised nodes of the level that it reads."""
     level = levels.nodes(stage.layers)
     supervised = tuple(m for m in stage.supervised if m < level.stop)
     return ParityStage(tuple(range(levels.n, levels.T)), supervised, stage.layers)

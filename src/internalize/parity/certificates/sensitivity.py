@@ -1,16 +1,17 @@
-r"""How far a weight can move a state, and the whole gradient: what the barrier's assumption needs.
+r"""Bounds on how far a weight can move a state, and on the whole gradient, which the barrier assumes.
 
-| name        | paper                 | meaning                                                          | where                 |
-| ----------- | --------------------- | ---------------------------------------------------------------- | --------------------- |
-| sensitivity | ξ^(ℓ)_{j,m,ℓ'}        | largest derivative of a state by one weight                      | Lemma "Per-Node…"     |
-| gradient    | ‖∇f^(t)‖₂             | norm of the gradient of all outputs by all weights               | Lemma "Bounded…"      |
-| A           | L_φ                   | sup of φ′ in absolute value                                      | Lemma "Per-Node…"     |
-| g           | g                     | log2 A + 1                                                       | Lemma "Bounded…"      |
+| name        | paper          | meaning                                            | where             |
+| ----------- | -------------- | -------------------------------------------------- | ----------------- |
+| sensitivity | ξ^(ℓ)_{j,m,ℓ'} | largest derivative of a state by one weight        | Lemma "Per-Node…" |
+| gradient    | ‖∇f^(t)‖₂      | norm of the gradient of all outputs by all weights | Lemma "Bounded…"  |
+| A           | L_φ            | sup of φ′ in absolute value                        | Lemma "Per-Node…" |
+| g           | g              | log2 A + 1                                         | Lemma "Bounded…"  |
 
-Both are about all weights and all inputs. Checked with three: zero, the world's, and weights without structure.
+Both statements are about all weights and all inputs. They are checked with three sets of weights: zero, the
+world's, random.
 
-**The constant of "Bounded Gradient".** Of the \(n_{t+1}\) outputs that are not copied, n are bits and have no gradient. The
-proof's sums, kept, give
+**The constant of "Bounded Gradient".** Of the \(n_{t+1}\) outputs that are not copied, n are bits and have no gradient.
+Keeping the sums of the proof gives
 \[ \lVert\nabla f^{(t)}\rVert^2 \le (n_{t+1} - n) \sum_{\ell'=1}^{t} 4 \frac{k}{2^{\ell'}} A^{2(t-\ell'+1)}. \]
 With \(n_{t+1} - n < k\) and a geometric series of ratio \(1/(2A^2)\) that is at most
 \(\frac{4A^2}{2A^2-1} k^2 A^{2L} = \frac{4A^2}{2A^2-1} k^{2g}\), because \(A^{2L} = k^{2\log_2 A}\). So the lemma's O is
@@ -29,17 +30,17 @@ from internalize.parity.theory.freezing import steepness
 
 _SAMPLES = 2
 _ROWS, _PROBES = 64, 16
-"""Outputs whose gradients are all taken, and directions in which they are if there are more."""
+"""Most outputs whose gradients are computed one by one; number of random directions for more outputs."""
 
 
 @statement(
     'Lemma "Per-Node Sensitivity"', "a weight moves a state by at most 2 L_φ^(ℓ−ℓ'+1) σ_j; measured relative to that"
 )
 def sensitivity(world: World) -> Finding:
-    r"""Lemma "Per-Node Sensitivity": \(\xi^{(\ell)}_{j,m,\ell'} \le 2 A^{\ell-\ell'+1} \sigma_j(w^{(\ell')}_m)\).
+    r"""Check Lemma "Per-Node Sensitivity": \(\xi^{(\ell)}_{j,m,\ell'} \le 2 A^{\ell-\ell'+1} \sigma_j(w^{(\ell')}_m)\).
 
-    Measured: the largest ratio of a derivative to its bound, over ℓ' ≤ ℓ, all j, all m of level ℓ' + 1 and positions β of
-    every level up to ℓ + 1.
+    Measured: the largest ratio of a derivative to its bound, over ℓ' ≤ ℓ, all j, all m of level ℓ' + 1 and
+    positions β of every level up to ℓ + 1.
     """
     levels, A, worst = world.levels, steepness(world.link), 0.0
     for W in _weights(world):
@@ -53,7 +54,7 @@ def sensitivity(world: World) -> Finding:
                         nodes = levels.span(below + 1)
                         bound = 2 * A ** (layer - below) * attention[below][:, nodes].detach()
                         moved = found[below][:, nodes].abs()
-                        # Where the bound is 0 the derivative must be.
+                        # Where the bound is 0, the derivative must be 0 too.
                         ratio = torch.where(moved == 0, 0.0, moved / bound)
                         worst = max(worst, float(ratio.max()))
     return Finding(worst, 1.0)
@@ -61,7 +62,7 @@ def sensitivity(world: World) -> Finding:
 
 @statement('Lemma "Bounded Gradient"', "the gradient of the output is O(n^g), g = log2 L_φ + 1")
 def bounded_gradient(world: World) -> Finding:
-    """Lemma "Bounded Gradient" with the constant above. Measured: the norm at the stage where it is closest to its bound."""
+    """Check Lemma "Bounded Gradient" with the constant above. Measured: the norm at the stage closest to its bound."""
     levels, A = world.levels, steepness(world.link)
     worst = (0.0, 0.0, 1.0)
     for W in _weights(world):
@@ -82,10 +83,10 @@ def bounded_gradient(world: World) -> Finding:
 
 
 def _norm(outputs: Tensor, W: list[Tensor]) -> float:
-    r"""The norm of the outputs' gradient: row by row if they are few, else estimated.
+    r"""Return the norm of the outputs' gradient, row by row if there are few outputs, otherwise estimated.
 
-    For random signs v, \(E \lVert J^\top v \rVert^2 = \lVert J \rVert^2\). A few v give the norm to some tens of per cent, and the
-    bound is farther off than that.
+    For random signs v, \(E \lVert J^\top v \rVert^2 = \lVert J \rVert^2\). A few v give the norm to some tens of
+    percent, and the bound is farther off than that.
     """
     pulls = torch.eye(len(outputs), dtype=outputs.dtype)
     if len(outputs) > _ROWS:
@@ -96,7 +97,7 @@ def _norm(outputs: Tensor, W: list[Tensor]) -> float:
 
 
 def _weights(world: World) -> list[list[Tensor]]:
-    """Zero, the world's own and structureless weights, ready for autograd."""
+    """Return zero, the world's own and random weights, ready for autograd."""
     generic = world.generic(1.0)
     sets = ([torch.zeros_like(w) for w in generic], world.full(), generic)
     return [[w.clone().requires_grad_() for w in W] for W in sets]

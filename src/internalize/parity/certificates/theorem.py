@@ -1,13 +1,13 @@
-r"""Theorem 1: the error of the answer, on every input and on average, and how likely it is.
+r"""Theorem 1: the error of the answer on every input and on average, and the probability of failure.
 
-| name    | paper                | meaning                                                             | where           |
-| ------- | -------------------- | ------------------------------------------------------------------- | --------------- |
-| error   | exp(−Ω(n^{ε/16}))    | ε_L of the recursion with K's own masses (``freezing.drifts``)      | Theorem 1       |
-| l2      | E(θ)                 | mean squared error of the root, at this secret set                  | section 2.1     |
-| failure | exp(−Ω(n^{ε/2}))     | L exp(−n^{ε/2}): the union bound over the stages                    | end of proof    |
+| name    | paper             | meaning                                                        | where        |
+| ------- | ----------------- | -------------------------------------------------------------- | ------------ |
+| error   | exp(−Ω(n^{ε/16})) | ε_L of the recursion with K's own masses (``freezing.drifts``) | Theorem 1    |
+| l2      | E(θ)              | mean squared error of the root, at this secret set             | section 2.1  |
+| failure | exp(−Ω(n^{ε/2}))  | L exp(−n^{ε/2}): the union bound over the stages               | end of proof |
 
-With the paper's \(K_n = \lceil n^{\epsilon/16} \rceil\) the bound on the error is 1 or more, and the theorem silent, until
-K_n exceeds ln n: see ``prediction.theorem_log10_n``.
+With the paper's \(K_n = \lceil n^{\epsilon/16} \rceil\) the bound on the error is at least 1, and the theorem says
+nothing, until K_n exceeds ln n: see ``prediction.theorem_log10_n``.
 """
 
 import math
@@ -26,41 +26,41 @@ from internalize.parity.theory.freezing import drifts
 from internalize.parity.theory.prediction import theorem_log10_n
 
 _TRIALS, _TRIAL_N, _TRIAL_NUMBERS = 25, 32, 5_000_000
-"""Runs with other seeds are made up to this n, and if a stage's batch has no more than so many numbers."""
+"""Number of runs with other seeds; the largest n, and the most numbers in a stage's batch, for which they are made."""
 
 
 @statement("Theorem 1", "the answer is within ε_L of the truth on every input")
 def max_error(world: World) -> Finding:
-    """Theorem 1: the answer is within ε_L of the truth. Measured: the largest error, on all inputs or on drawn ones."""
+    """Check that the answer is within ε_L of the truth. Measured: the largest error, on all inputs or on drawn ones."""
     return _error(world, power=1)
 
 
 @statement("Theorem 1", "the population error E(θ) is at most ε_L²")
 def l2_error(world: World) -> Finding:
-    """Theorem 1 in the paper's measure: E(θ) ≤ ε_L². Exact where all inputs are looked at."""
+    """Check Theorem 1 in the paper's measure: E(θ) ≤ ε_L². The measurement is exact if all inputs are used."""
     return _error(world, power=2)
 
 
 @statement("Theorem 1", "Algorithm 1 fails with probability at most L exp(−n^(ε/2))")
 def probability(world: World) -> Finding:
-    """Theorem 1: Algorithm 1 fails with probability at most L exp(−n^{ε/2}).
+    """Check that Algorithm 1 fails with probability at most L exp(−n^{ε/2}).
 
-    Measured: the probability of failure by the model of ``prediction.py`` at the world's B, and the share of failures among a
-    few runs with other seeds where they are quick, whichever is larger. Without such runs the model would be compared with
-    the theorem and nothing measured: vacuous. Of fewer samples than n^{2+ε} the theorem says nothing.
+    Measured: the larger of two numbers, the probability of failure that ``prediction.py`` models at the world's B,
+    and the share of failures among a few runs with other seeds, if these are quick. Without such runs nothing is
+    measured, so the verdict is vacuous. For fewer samples than n^{2+ε} the theorem says nothing.
     """
     if world.departure or not world.ranges:
         return not_applicable(world.departure or "which samples each stage used is not known")
     if not (world.gated_as_printed and torch.equal(world.visible, level_mask(world.levels))):
-        return not_applicable("the runs beside the model would have the paper's mask and gates, which it has not")
+        return not_applicable("the model does not have the paper's mask and gates, which runs with other seeds have")
     setting, levels, B = world.algorithm, world.levels, min(count for _, count in world.ranges)
     assert setting is not None
-    asked = levels.n ** (2 + world.epsilon)
-    if asked > B:
-        return not_applicable(f"the theorem is about B from n^(2+ε) = {asked:.0f} on, and B is {B}")
+    required = levels.n ** (2 + world.epsilon)
+    if required > B:
+        return not_applicable(f"the theorem requires B ≥ n^(2+ε) = {required:.0f}, and B is {B}")
     bound = levels.L * math.exp(-(levels.n ** (world.epsilon / 2)))
     failure = -math.expm1(setting.log_success(B))
-    reason = f"modelled, at B={B}"
+    reason = f"modeled, at B={B}"
     seeds: list[int] = []
     if levels.n <= _TRIAL_N and B * levels.T <= _TRIAL_NUMBERS:
         options = SolveOptions(**vars(setting), samples=B, test_samples=1)
@@ -87,8 +87,9 @@ def _error(world: World, power: int) -> Finding:
     reason = "all inputs" if world.exhaustive else f"{len(bits)} drawn inputs"
     if bound >= 1:
         where = f"10^{theorem_log10_n(world.epsilon):.0f}"
-        reason = f"K={world.algorithm.amplitude:g} is too small at n={world.tree.n}; the paper's is enough beyond n = {where}"
-    asked = world.tree.n ** (2 + world.epsilon)
-    if not measured <= (bound + ROUNDING) ** power and world.ranges and world.ranges[0][1] < asked:
-        reason += f"; B={world.ranges[0][1]} is below n^(2+ε) = {asked:.0f}, from which on the theorem speaks"
+        K, n = world.algorithm.amplitude, world.tree.n
+        reason = f"K={K:g} is too small at n={n}; the paper's is large enough beyond n = {where}"
+        required = world.tree.n ** (2 + world.epsilon)
+        if not measured <= (bound + ROUNDING) ** power and world.ranges and world.ranges[0][1] < required:
+            reason += f"; B={world.ranges[0][1]} is below n^(2+ε) = {required:.0f}, which the theorem requires"
     return Finding(measured, (bound + ROUNDING) ** power, reason, vacuous=bound >= 1)

@@ -1,17 +1,17 @@
-r"""What a stage of training does: well-trained layers, the first step, the later ones, errors and freezing.
+r"""The statements about training: well-trained layers, the first step, the later steps, errors and freezing.
 
-| name   | paper              | meaning                                                         | where                  |
-| ------ | ------------------ | --------------------------------------------------------------- | ---------------------- |
-| delta  | exp(−C n^{ε/16})   | what attention and states of a well-trained layer may be off by | Def. "Well-trained"    |
-| mass   | n e^{−K_n}         | μ: attention of a column off its two children                   | Lemma "Stage 1"        |
-| spread | 2 exp(−C n^{ε/16}) | μ + |σ_1 − ½| + |σ_2 − ½| of a column, the largest of a layer   | Eq. (upper-interm.)    |
-| error  | ε_t                | largest error of a node written by layers 1 … t                 | Lemma "Inductive Step" |
-| C2     | C_2                | |φ(s + x) − φ(s)| ≤ C_2 x² at s = −1, 0, 1: half of sup φ″      | Lemma "Stage 1"        |
-| step   | K 1[p[j]=m] + Δ    | what a stage makes of its layer, before rounding                | Lemma "Stage 1"        |
+| name   | paper              | meaning                                                       | where                  |
+| ------ | ------------------ | ------------------------------------------------------------- | ---------------------- |
+| delta  | exp(−C n^{ε/16})   | allowed deviation of a well-trained layer's attention, states | Def. "Well-trained"    |
+| mass   | n e^{−K_n}         | μ: attention of a column off its two children                 | Lemma "Stage 1"        |
+| spread | 2 exp(−C n^{ε/16}) | μ + |σ_1 − ½| + |σ_2 − ½| of a column, the largest of a layer | Eq. (upper-interm.)    |
+| error  | ε_t                | largest error of a node written by layers 1 … t               | Lemma "Inductive Step" |
+| C2     | C_2                | |φ(s + x) − φ(s)| ≤ C_2 x² at s = −1, 0, 1: half of sup φ″    | Lemma "Stage 1"        |
+| step   | K 1[p[j]=m] + Δ    | a stage's layer after the step, before rounding               | Lemma "Stage 1"        |
 
-**δ explicit.** The paper's constant C is "some constant" with \(n e^{-K_n} \le e^{-C n^{\epsilon/16}}\). With K known the
-left side itself is used: \(\delta_\ell = \mu_\ell = (n_\ell - 2)/(2e^K + n_\ell - 2)\). The induction closes if
-\(9 C_2 \delta \le 1\), which is the paper's own condition and the only one asked of weights of other origin.
+**Explicit δ.** The paper's C is "some constant" with \(n e^{-K_n} \le e^{-C n^{\epsilon/16}}\). If K is known, the left
+side itself is used: \(\delta_\ell = \mu_\ell = (n_\ell - 2)/(2e^K + n_\ell - 2)\). The induction closes if
+\(9 C_2 \delta \le 1\). This is the paper's own condition, and the only one for weights of another origin.
 """
 
 import itertools
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from internalize.certificate import Finding, not_applicable, statement
-from internalize.parity.algorithm1.recovery import quantise, recovered_columns, split
+from internalize.parity.algorithm1.recovery import quantize, recovered_columns, split
 from internalize.parity.certificates.architecture import ROUNDING
 from internalize.parity.certificates.world import World
 from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
@@ -30,7 +30,7 @@ _CHUNK = 8192
 
 
 def declared_masses(world: World) -> list[float] | None:
-    """μ of each layer as K promises it; None for weights of another origin."""
+    """Return μ of each layer as K implies it; None for weights of another origin."""
     if world.departure:
         return None
     assert world.algorithm is not None
@@ -42,10 +42,11 @@ def declared_masses(world: World) -> list[float] | None:
     "attention is within δ of ½ on both children, and the states within δ of the truth",
 )
 def well_trained(world: World) -> Finding:
-    r"""Definition "Well-trained layer": \((1-\delta)/2 \le \sigma_{c_1}, \sigma_{c_2} \le 1/2\) and states within δ of the truth.
+    r"""Check that \((1-\delta)/2 \le \sigma_{c_1}, \sigma_{c_2} \le 1/2\) and that states are within δ of the truth.
 
-    Measured: the least δ with which a layer meets it, at the layer where it is largest relative to what is asked, on all
-    inputs or drawn ones. Bound: as explained above. A child with more than half of the attention meets it with no δ.
+    Measured: the least δ for which a layer meets the definition, at the layer where it is largest relative to its
+    bound, on all inputs or drawn ones. Bound: as explained above. If a child has more than half of the attention,
+    no δ suffices.
     """
     closing = 1 / (9 * curvature(world.link) / 2)
     masses = declared_masses(world)
@@ -66,13 +67,13 @@ def well_trained(world: World) -> Finding:
 
 @statement('Lemma "Stage 1"', "one step makes layer 1 well-trained: |Δ| < ½ in units of the grid")
 def stage_one(world: World) -> Finding:
-    r"""Lemma "Stage 1": one step makes layer 1 well-trained. See :func:`_step_finding`."""
+    """Check Lemma "Stage 1": one step makes layer 1 well-trained. See :func:`_step_finding`."""
     return _step_finding(world, range(1))
 
 
 @statement('Lemma "Inductive Step"', "one step makes the next layer well-trained: |Δ| < ½")
 def inductive_step(world: World) -> Finding:
-    r"""Lemma "Inductive Step": with layers 1 … t well-trained and the rest 0, one step makes layer t + 1 well-trained."""
+    """Check Lemma "Inductive Step": one step makes the layer above well-trained layers 1 … t well-trained."""
     if world.levels.L == 1:
         return not_applicable("k=2 has one stage only")
     return _step_finding(world, range(1, world.levels.L))
@@ -80,9 +81,10 @@ def inductive_step(world: World) -> Finding:
 
 @statement('Lemma "Hidden States"', "computed nodes are within δ of the truth, shown ones exact, padded ones 0")
 def hidden_states(world: World) -> Finding:
-    r"""Lemma "Hidden States": at stage s and layer ℓ < s computed nodes are within δ of the truth, shown ones exact, padded ones 0.
+    """Check Lemma "Hidden States": at stage s and layer ℓ < s, computed nodes are within δ, shown ones exact,
+    padded ones 0.
 
-    Measured: the largest deviation. Bound: rounding if it is of a position that is shown or padded, else δ, what K promises.
+    Measured: the largest deviation. Bound: rounding for shown and padded positions, otherwise δ as K implies it.
     """
     levels, masses = world.levels, declared_masses(world)
     sequence = world.sequence(world.test_bits[:1024])
@@ -101,19 +103,18 @@ def hidden_states(world: World) -> Finding:
             if padded:
                 exact = max(exact, float(state[:, padded].abs().max()))
     if not exact <= ROUNDING:
-        return Finding(exact, ROUNDING, "a shown or padded position is not what it was")
-    if (
-        not masses
-    ):  # that layers are within some δ is the lemma's hypothesis; a measured δ would be compared with itself
-        return Finding(exact, ROUNDING, "shown and padded positions only: δ of these weights is not given")
+        return Finding(exact, ROUNDING, "a shown or padded position has changed")
+    if not masses:  # the lemma assumes that layers are within some δ; a measured δ would be compared with itself
+        return Finding(exact, ROUNDING, "shown and padded positions only: δ of these weights is not known")
     return Finding(computed, delta + ROUNDING, vacuous=delta >= 1)
 
 
 @statement("section 3.4", "ε_{t+1} ≤ max{ε_t, C_2 (2δ + ε_t)²}: errors do not add up")
 def recursion(world: World) -> Finding:
-    r"""Section 3.4: \(\epsilon_{t+1} \le \max\{\epsilon_t, C_2 (\text{spread} + \epsilon_t)^2\}\), for any weights.
+    r"""Check section 3.4: \(\epsilon_{t+1} \le \max\{\epsilon_t, C_2 (\text{spread} + \epsilon_t)^2\}\).
 
-    Measured: the error that layer t + 1 writes, where it is closest to \(C_2(\cdot)^2\), of the layers where that is below 2.
+    Measured: the error that layer t + 1 writes, where it is closest to \(C_2(\cdot)^2\), among layers where that is
+    below 2.
     """
     C2, reached = curvature(world.link) / 2, 0.0
     found: list[tuple[float, float, float]] = []
@@ -128,11 +129,11 @@ def recursion(world: World) -> Finding:
     return Finding(error, bound, None if speaking else "C_2 (spread + ε)² is 2 or more in every layer", not speaking)
 
 
-@statement('Lemma "Frozen gradient"', "the gradient of a trained weight is next to nothing")
+@statement('Lemma "Frozen gradient"', "the gradient of a trained weight is nearly 0")
 def frozen_gradient(world: World) -> Finding:
-    """Lemma "Frozen gradient" with the constants of ``freezing.py``: at stage t + 1 a trained weight has next to no gradient.
+    """Check Lemma "Frozen gradient" with the constants of ``freezing.py``: trained weights have gradients of nearly 0.
 
-    Measured: the gradient closest to its bound, on a batch of 64: the bound holds for every batch.
+    Measured: the gradient closest to its bound, on a batch of 64, because the bound holds for every batch.
     """
     levels = world.levels
     if levels.L == 1:
@@ -159,7 +160,10 @@ def frozen_gradient(world: World) -> Finding:
 
 @statement('Lemma "Frozen gradient"', "a trained layer keeps its weights to the end")
 def frozen_weights(world: World) -> Finding:
-    """Lemma "Frozen gradient", conclusion: after its own stage a layer keeps its weights. Measured: the largest change."""
+    """Check the conclusion of Lemma "Frozen gradient": after its own stage a layer keeps its weights.
+
+    Measured: the largest change of a weight.
+    """
     if why := _history_unknown(world, "lemma"):
         return not_applicable(why)
     K = world.algorithm.amplitude if world.algorithm else 1.0
@@ -176,9 +180,10 @@ def frozen_weights(world: World) -> Finding:
 
 @statement("proof of Theorem 1", "after stage t layer t is trained and those above are 0")
 def stage_order(world: World) -> Finding:
-    """Proof of Theorem 1: after stage t the layers above t are still 0, and layer t is not.
+    """Check a step of the proof of Theorem 1: after stage t the layers above t are still 0, and layer t is not.
 
-    Measured: number of pairs (stage, layer) of which that is not true. At n = k = 2 there is nothing to learn and 0 is right.
+    Measured: the number of pairs (stage, layer) that violate it. At n = k = 2 nothing has to be learned, and 0 is
+    right.
     """
     if why := _history_unknown(world, "theorem"):
         return not_applicable(why)
@@ -191,15 +196,15 @@ def stage_order(world: World) -> Finding:
 
 
 def _history_unknown(world: World, statement: str) -> str | None:
-    """Why a statement about the weights after each stage does not apply; None if it does."""
+    """Say why a statement about the weights after each stage does not apply; None if it does."""
     if world.curriculum != "log-icot":
         return f"trained by {world.curriculum}; the {statement} is about the stages of Log-ICoT"
-    return None if world.history else "the weights after each stage are not known (solve --snapshots keeps them)"
+    return None if world.history else "the weights after each stage are not known (solve --snapshots stores them)"
 
 
 @statement("Algorithm 1", "no two stages share a sample")
 def fresh_samples(world: World) -> Finding:
-    """Algorithm 1: every stage draws samples that no other has used. Measured: number of samples used twice."""
+    """Check that every stage of Algorithm 1 draws samples that no other stage used. Measured: samples used twice."""
     if not world.ranges:
         return not_applicable("which samples each stage used is not known")
     used = sorted(world.ranges)
@@ -208,17 +213,18 @@ def fresh_samples(world: World) -> Finding:
 
 
 def _step_finding(world: World, stages: range) -> Finding:
-    r"""The step \(-\eta_t \nabla\mathcal L^{(t)}\) of each stage, from its own samples, must round to a well-trained layer.
+    r"""Check that each stage's step \(-\eta_t \nabla\mathcal L^{(t)}\) rounds to a well-trained layer.
 
-    The lemmas ask \(|\Delta_{j,m}| < 1/2\) in units of the grid. Softmax ignores a shift of a column, so it is asked of the
-    children relative to the value v they round to, and of the others only from above, relative to v − K: a non-child that
-    falls does no harm. Measured: the largest Δ in this sense; 1 at least if the layer as kept is not recovered.
+    The lemmas need \(|\Delta_{j,m}| < 1/2\) in units of the grid. Softmax ignores a shift of a column, so Δ of a
+    child is taken relative to the value v that the children round to. Δ of another key is taken relative to v − K
+    and only from above, because a non-child that falls does no harm. Measured: the largest such Δ; at least 1 if
+    the stored layer is not recovered.
     """
     if world.departure:
         return not_applicable(world.departure)
     assert world.algorithm is not None
     if world.algorithm.oracle != "none":
-        return not_applicable("the step had an oracle's error, which is not kept")
+        return not_applicable("the step had an oracle's error, which is not stored")
     if not world.ranges:
         return not_applicable("which samples each stage used is not known")
     setting, tree = world.algorithm, world.tree
@@ -232,16 +238,16 @@ def _step_finding(world: World, stages: range) -> Finding:
         constant = max(constant, remainder * tree.n ** (2 + world.epsilon / 8))
         seen = world.visible[:, world.levels.span(stage + 1)]
         children, others = split((-rate * gradient).masked_fill(~seen, -torch.inf), pairs)
-        v = quantise(children.mean(dim=0), unit)
+        v = quantize(children.mean(dim=0), unit)
         worst = max(worst, float((children - v).abs().max()) / unit, float((others - v + K).max()) / unit)
         if not _recovered(world, _after(world, stage), stage, K):
-            return Finding(max(worst, 1.0), 0.5, f"layer {stage + 1} as kept is not recovered")
+            return Finding(max(worst, 1.0), 0.5, f"the stored layer {stage + 1} is not recovered")
     return Finding(worst, 0.5, f"|R| ≤ {constant:.3g} n^(−2−ε/8) in the paper's expansion of the gradient")
 
 
 @torch.no_grad()
 def _gradient_at_zero(world: World, stage: int) -> Tensor:
-    """The gradient of a stage's layer at 0, T × nodes, on the stage's samples, under the prescribed gates."""
+    """Return the gradient of a stage's layer at 0 (T × nodes), on the stage's samples, under the prescribed gates."""
     levels, (_, B) = world.levels, world.ranges[stage]
     below = [world.attention(w) for w in _before(world, stage)[:stage]]
     nodes = [levels.span(layer + 1) for layer in range(stage + 1)]
@@ -258,7 +264,7 @@ def _gradient_at_zero(world: World, stage: int) -> Tensor:
 
 
 def _gradient_by_autograd(world: World, stage: int) -> Tensor:
-    """The same under any gates: they may have other levels' columns in the loss."""
+    """Return the same gradient under any gates, which may bring other levels' columns into the loss."""
     W, now = _before(world, stage), world.stages[stage]
     W[stage].requires_grad_()
     total = torch.zeros_like(W[stage])
@@ -269,19 +275,19 @@ def _gradient_by_autograd(world: World, stage: int) -> Tensor:
 
 
 def _batch(world: World, stage: int) -> Iterator[Tensor]:
-    """The true sequences of a stage's samples, some at a time."""
+    """Yield the true sequences of a stage's samples, a chunk at a time."""
     start, B = world.ranges[stage]
     for first in range(start, start + B, _CHUNK):
         yield world.sequence(world.draw(first, min(_CHUNK, start + B - first), "train"))
 
 
 def _after(world: World, stage: int) -> Sequence[Tensor]:
-    """Weights after a stage (from 0), if they were kept; else the final ones, which freezing says are the same."""
+    """Return the weights after a stage (from 0), or the final ones, equal by freezing, if they were not stored."""
     return world.history[stage] if world.history else world.whole or world.weights
 
 
 def _before(world: World, stage: int) -> list[Tensor]:
-    """T × T weights as the stage (from 0) finds them: those of the stages before it, and 0."""
+    """Return the T × T weights before a stage (counted from 0): those of the earlier stages, and 0."""
     found = world.full(_after(world, max(stage - 1, 0)))
     return [w if layer < stage else torch.zeros_like(w) for layer, w in enumerate(found)]
 
@@ -292,19 +298,19 @@ def _recovered(world: World, weights: Sequence[Tensor], layer: int, K: float) ->
 
 
 def _on_children(world: World, layer: int) -> Tensor:
-    """Attention on the two true children of each node of a layer: 2 × nodes."""
+    """Return the attention on the two true children of each node of a layer: 2 × nodes."""
     return world.layer_attention(layer).gather(0, torch.tensor(world.tree.layer_children(layer)).T)
 
 
 def _gap(world: World, W: Tensor, layer: int) -> float:
-    """How far the children of a layer's columns are above all other keys, at least; 0 or less if they do not tie."""
+    """Return how far children are above all other keys, at least, over a layer's columns; ≤ 0 if they do not tie."""
     children, others = split(world.written(W, layer), world.tree.layer_children(layer))
     return float((children.amin(dim=0) - others.amax(dim=0)).min()) if bool((children[0] == children[1]).all()) else 0.0
 
 
 @torch.no_grad()
 def _layer_errors(world: World) -> list[float]:
-    """The largest error that each layer writes, in the inference input."""
+    """Return the largest error that each layer writes, on the inference input."""
     sequence = world.sequence(world.test_bits)
     X = world.streams(world.inference_input(world.test_bits))
     return [

@@ -1,28 +1,28 @@
-r"""Everything that a statement of the paper can speak about, each ingredient replaceable.
+r"""The world of a statement: a model, its task, its training and its data, each ingredient replaceable.
 
-| name        | paper                 | meaning                                                                   | where        |
-| ----------- | --------------------- | ------------------------------------------------------------------------- | ------------ |
-| weights     | W^(ℓ)                 | level form, float64; ``full`` has them as T × T                           | section 2.2  |
-| whole       | W^(ℓ)                 | block form, of a model that has it; ``weights`` is then a part of it      | section 2.2  |
-| visible     | C                     | ``visible[key, query]``                                                   | Definition 1 |
-| softmax     | S                     | (logits, visible) → attention, keys × queries                             | Definition 1 |
-| link        | φ                     | link function                                                             | Definition 2 |
-| gates       | g^(ℓ)                 | layers × positions                                                        | Eq. (gating) |
-| shift[l]    | W_O^(l+1)             | (L+1) × (L+1): which block is added to which                              | section 2.2  |
-| readout[t]  | Ψ_t                   | L + 1 numbers: the block that stage t reads                               | section 2.2  |
-| stages      | –                     | what is padded and supervised, stage by stage                             | section 3.1  |
-| pad_value   | 0                     | what padding is                                                           | section 3.1  |
-| loss        | L^(t)                 | (output, sequence, stage) → number                                        | Eq. (loss-t) |
-| root_loss   | L_B                   | (output, sequence) → number: the loss without a chain of thought          | section 2.1  |
-| draw        | b                     | (first sample, number of samples, stream) → bits                          | section 2.1  |
-| algorithm   | K_n, η_t, q           | how Algorithm 1 was run; None for weights of any other origin             | Algorithm 1  |
-| ranges      | fresh batches         | samples of the stream ``train`` that each stage used                      | Algorithm 1  |
-| history     | θ(1) … θ(L)           | weights after each stage                                                  | Algorithm 1  |
-| epsilon     | ε                     | of the theorem                                                            | Theorem 1    |
+| name       | paper         | meaning                                                           | where        |
+| ---------- | ------------- | ----------------------------------------------------------------- | ------------ |
+| weights    | W^(ℓ)         | level form, float64; ``full`` has them as T × T                   | section 2.2  |
+| whole      | W^(ℓ)         | block form, if the model has it; ``weights`` is then a part of it | section 2.2  |
+| visible    | C             | ``visible[key, query]``                                           | Definition 1 |
+| softmax    | S             | (logits, visible) → attention, keys × queries                     | Definition 1 |
+| link       | φ             | link function                                                     | Definition 2 |
+| gates      | g^(ℓ)         | layers × positions                                                | Eq. (gating) |
+| shift[l]   | W_O^(l+1)     | (L+1) × (L+1): entry (i, j) adds block j to block i               | section 2.2  |
+| readout[t] | Ψ_t           | L + 1 numbers: the block that stage t reads                       | section 2.2  |
+| stages     | –             | padded and supervised positions of each stage                     | section 3.1  |
+| pad_value  | 0             | value of padded positions                                         | section 3.1  |
+| loss       | L^(t)         | (output, sequence, stage) → number                                | Eq. (loss-t) |
+| root_loss  | L_B           | (output, sequence) → number: the loss without a chain of thought  | section 2.1  |
+| draw       | b             | (first sample, number of samples, stream) → bits                  | section 2.1  |
+| algorithm  | K_n, η_t, q   | settings of Algorithm 1; None for weights of another origin       | Algorithm 1  |
+| ranges     | fresh batches | (first, count) of the ``train`` samples that each stage used      | Algorithm 1  |
+| history    | θ(1) … θ(L)   | weights after each stage                                          | Algorithm 1  |
+| epsilon    | ε             | ε of the theorem                                                  | Theorem 1    |
 
-The forward pass is Definition 3 block by block: positions never enter a value (W_O is zero on them) and attention scores
-depend on positions alone, so the stream is L + 1 blocks of samples × positions. It is written from the ingredients above,
-so a broken ingredient is one ``dataclasses.replace`` away, and computes in float64.
+The forward pass is Definition 3 block by block. Positions never enter a value (W_O is zero on them) and attention
+scores depend only on positions, so the stream is L + 1 blocks of samples × positions. The pass computes in float64
+and uses only the ingredients above, so a test breaks one of them with ``dataclasses.replace``.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,17 +52,17 @@ from internalize.storage.runs import Run
 Layers = tuple[Tensor, ...]
 
 EXHAUSTIVE = 12
-"""Up to this n statements are checked on all 2^n inputs."""
+"""Largest n for which statements are checked on all 2^n inputs."""
 
 
 def answer_loss(output: Tensor, sequence: Tensor) -> Tensor:
-    """The loss without a chain of thought: half the mean squared error of the root (section 2.1)."""
+    """Return the loss without a chain of thought: half the mean squared error of the root (section 2.1)."""
     return (output[..., -1] - sequence[..., -1]).square().mean() / 2
 
 
 @dataclass(frozen=True)
 class World:
-    """A model, its task, its training and its data: what the paper's statements are about."""
+    """A model, its task, its training and its data, in which the paper's statements are checked."""
 
     tree: ParityTree
     link: Link
@@ -92,16 +92,16 @@ class World:
     def of_weights(
         tree: ParityTree, weights: Sequence[Tensor], link: Link = COSINE, seed: int = 0, **more: Any
     ) -> "World":
-        """The paper's model with anyone's weights in level or block form (CONTRACT.md), whatever made them."""
+        """Return the world of the paper's model with these weights, in level or block form (docs/contract.md)."""
         levels = tree.levels
         whole: Layers = ()
         if weights and all(tuple(w.shape) == (levels.T, levels.T) for w in weights) and len(weights) == levels.L:
             whole, weights = _doubled(weights), level_parts(weights, levels)
         wanted = list(weight_shapes(levels, "level").values())
         if [tuple(w.shape) for w in weights] != wanted:
-            raise InputError(f"weights of shapes {[tuple(w.shape) for w in weights]}, not {wanted} as n and k ask")
+            raise InputError(f"weights have shapes {[tuple(w.shape) for w in weights]}; n and k require {wanted}")
         if not all(bool(w.isfinite().all()) for w in (*weights, *whole)):
-            raise InputError("a weight is not a finite number; no statement speaks about such a model")
+            raise InputError("a weight is not a finite number; no statement covers such a model")
 
         def draw(start: int, count: int, stream: Stream) -> Tensor:
             return draw_bits(tree.n, seed, start, count, stream, torch.float64)
@@ -119,25 +119,25 @@ class World:
 
     @staticmethod
     def of_solve(options: SolveOptions) -> "World":
-        """Run Algorithm 1 and keep what it did at every stage."""
+        """Run Algorithm 1 and return the world of its weights and samples at every stage."""
         return World.of_weights(**ingredients_of_solve(options))
 
     @staticmethod
     def of_run(run: Run, epsilon: float | None = None) -> "World":
-        """The world of a run folder, trained or solved: its weights as they are in the folder.
+        """Return the world of a run folder of train or solve.
 
         Args:
-            run: the folder, whoever wrote it.
-            epsilon: of the theorem, if not the run's own.
+            run: the folder, whatever program wrote it.
+            epsilon: ε of the theorem, to replace the run's own.
         """
         world = World.of_weights(**ingredients_of_run(run))
         return world if epsilon is None else replace(world, epsilon=epsilon)
 
-    # -- what follows from the ingredients --------------------------------------------------------------------------
+    # -- derived from the ingredients -------------------------------------------------------------------------------
 
     @property
     def levels(self) -> Levels:
-        """The positions by level."""
+        """The levels of the tree."""
         return self.tree.levels
 
     @property
@@ -147,13 +147,13 @@ class World:
 
     @property
     def departure(self) -> str | None:
-        """Why what is said about Algorithm 1 does not apply here; None if it does."""
+        """Why statements about Algorithm 1 do not apply here; None if they do."""
         if self.algorithm is None:
-            return "the weights are not Algorithm 1's, whose quantised steps the statement is about"
+            return "the weights are not from Algorithm 1, whose quantized steps the statement is about"
         if self.curriculum != "log-icot":
             return f"trained by {self.curriculum}; the statement is about Algorithm 1 on the stages of Log-ICoT"
         if self.algorithm.grid == "none":
-            return "the weights were not rounded; the statement is about the quantised steps of Algorithm 1"
+            return "the weights were not rounded; the statement is about the quantized steps of Algorithm 1"
         return None
 
     @property
@@ -162,29 +162,29 @@ class World:
         return torch.equal(self.gates, paper_gates(self.levels))
 
     def full(self, weights: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Weights as T × T matrices: block form as it is, level form with zeros where Definition 3 never looks."""
+        """Return weights as T × T matrices: level form gets zeros at entries that Definition 3 never reads."""
         W = (self.whole or self.weights) if weights is None else weights
         return list(W) if W[0].shape[-1] == self.levels.T else full_weights(W, self.levels)
 
     def written(self, W: Tensor, layer: int) -> Tensor:
-        """The columns of T × T weights that a layer writes with, −∞ at keys out of sight: T × nodes."""
+        """Return the columns of T × T weights that a layer writes with, −∞ at invisible keys: T × nodes."""
         nodes = self.levels.span(layer + 1)
         return W[:, nodes].masked_fill(~self.visible[:, nodes], -torch.inf)
 
     def keys(self, layer: int) -> int:
-        """How many keys a node that the layer writes sees, at most."""
+        """Return the largest number of keys that a node of the layer sees."""
         return int(self.visible[:, self.levels.span(layer + 1)].sum(dim=0).max())
 
     def attention(self, W: Tensor) -> Tensor:
-        """Attention of a layer with the T × T weights W, keys × queries."""
+        """Return the attention of a layer with the T × T weights W, keys × queries."""
         return self.softmax(W, self.visible)
 
     def layer_attention(self, layer: int) -> Tensor:
-        """Attention of the nodes that a layer writes, over all T positions: T × nodes."""
+        """Return the attention of the nodes that a layer writes, over all T positions: T × nodes."""
         return self.attention(self.full()[layer])[:, self.levels.span(layer + 1)]
 
     def streams(self, D: Tensor, W: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """The blocks of X^(0) … X^(L), each (L + 1) × B × T, with T × T weights W (default: the world's)."""
+        """Return the blocks of X^(0) … X^(L), each (L + 1) × B × T, with T × T weights W (default: the world's)."""
         W = self.full() if W is None else W
         X = torch.cat([D.unsqueeze(0), D.new_zeros(self.levels.L, *D.shape)])
         found = [X]
@@ -197,24 +197,24 @@ class World:
         return found
 
     def output(self, D: Tensor, layers: int, W: Sequence[Tensor] | None = None) -> Tensor:
-        """f^(t)(D) for t = ``layers``: the readout of X^(L) at every position, B × T."""
+        """Return f^(t)(D) for t = ``layers``: the readout of X^(L) at every position, B × T."""
         return torch.einsum("i,ibt->bt", self.readout[layers], self.streams(D, W)[-1])
 
     def stage_input(self, sequence: Tensor, stage: ParityStage) -> Tensor:
-        """The sequence with the stage's hidden positions padded."""
+        """Return the sequence with the stage's hidden positions padded."""
         return pad(sequence, stage.hidden, self.pad_value)
 
     def inference_input(self, bits: Tensor) -> Tensor:
-        """The bits, and padding where the chain would be."""
+        """Return the bits, with padding in place of the chain."""
         return nn.functional.pad(bits, (0, self.levels.T - bits.shape[-1]), value=self.pad_value)
 
     def sequence(self, bits: Tensor) -> Tensor:
-        """The bits and the true values of all nodes."""
+        """Return the bits and the true values of all nodes."""
         return add_trace(self.tree, bits)
 
     @cached_property
     def test_bits(self) -> Tensor:
-        """All inputs if they are few, else drawn ones."""
+        """All inputs if they are few, otherwise drawn ones."""
         if not self.exhaustive:
             return self.draw(0, self.test_count, "test")
         numbers = torch.arange(2**self.tree.n).unsqueeze(1)
@@ -228,18 +228,18 @@ class World:
         return all(bool(X.isfinite().all()) for W in (None, start) for X in self.streams(D, W))
 
     def some_bits(self, count: int) -> Tensor:
-        """A few inputs, for statements that hold for each input and take a gradient for each."""
+        """Draw a few inputs, for statements that hold for each input and take a gradient per input."""
         return self.draw(0, count, "validation")
 
     def generic(self, scale: float = 2.0) -> list[Tensor]:
-        """T × T weights without any structure, for statements about all weights: normal, of this deviation."""
+        """Draw normal T × T weights of this standard deviation, for statements about all weights."""
         generator = torch.Generator().manual_seed(self.seed % 2**63)
         T = self.levels.T
         return [torch.randn(T, T, generator=generator, dtype=torch.float64) * scale for _ in range(self.levels.L)]
 
 
 def block_shifts(L: int) -> Tensor:
-    """W_O^(1) … W_O^(L) on the blocks: layer ℓ adds block ℓ to block ℓ + 1."""
+    """Return W_O^(1) … W_O^(L) on the blocks: layer ℓ adds block ℓ to block ℓ + 1."""
     shift = torch.zeros(L, L + 1, L + 1, dtype=torch.float64)
     layers = torch.arange(L)
     shift[layers, layers + 1, layers] = 1.0

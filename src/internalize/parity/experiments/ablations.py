@@ -1,13 +1,13 @@
 """`internalize compare --study ablations | gates | simplifications`: one departure from the paper's model at a time.
 
-| what            | departs by                                                 | asks                                             |
-| --------------- | ---------------------------------------------------------- | ------------------------------------------------ |
-| ablations       | gates, mask, quantisation, link or rate of section 3.2     | where does it break, which statement explains it |
-| gates           | gates that are learned, under both masks                   | do they become the prescribed ones               |
-| simplifications | another of the paper's simplifications lifted, and learned | can it be learned together with the attention    |
+| study           | departure from the paper                  | question                                           |
+| --------------- | ----------------------------------------- | -------------------------------------------------- |
+| ablations       | gates, mask, quantization, link or rate   | where does it break, and which statement explains it |
+| gates           | learned gates, under both masks           | do they become the prescribed ones                 |
+| simplifications | another fixed part of the model is learned | can it be learned together with the attention     |
 
-A run breaks at the first stage at whose end the level in training is not 99 % right. A certificate explains an ablation if it
-is violated in its world and not in the control's.
+A run breaks at the first stage that ends with less than 99 % accuracy on the level in training. A certificate
+explains an ablation if it is violated in the ablation's world and not in the control's.
 """
 
 import statistics
@@ -39,19 +39,19 @@ CONTROL: Final = "control"
 
 @dataclass(frozen=True)
 class Variant:
-    """The paper's model but for these options."""
+    """The paper's model with some options changed."""
 
     optimizer: Optimizer
     changes: Mapping[str, Any]
 
     @property
     def what(self) -> str:
-        """The options in words."""
+        """The changed options in words."""
         return " ".join(f"{name}={value}" for name, value in self.changes.items()) or CONTROL
 
     @property
     def folder(self) -> str:
-        """The same, as the name of a folder."""
+        """The changed options as the name of a folder."""
         return self.what.replace("=", "-").replace(" ", "-")
 
 
@@ -95,7 +95,7 @@ VARIANTS: Final[dict[Study, tuple[Variant, ...]]] = {
 
 @dataclass(frozen=True)
 class VariantRow:
-    """What one variant came to over its seeds."""
+    """The results of one variant over its seeds."""
 
     of: Study
     what: str
@@ -104,28 +104,28 @@ class VariantRow:
     k: int
     summary: SeedSummary
     breaks_at: dict[str, int]
-    """How many seeds break at each stage."""
+    """Number of seeds that break at each stage."""
     breaks_at_median: float | None
     level_accuracy: list[float]
     seconds: float
     runs: list[str]
     gate_distance: dict[str, float]
-    """From the prescribed gates, of learned ones."""
+    """Distance of learned gates from the prescribed ones."""
     answer_scale: list[float]
     """See `answer_scale`."""
     turned: list[Json] | None
-    """Of ablations: the certificates that explain it; None if it or its control was not judged."""
+    """For ablations: the certificates that explain it; None if it or its control has no certificates."""
 
     def to_json(self) -> Json:
-        """The row in ``rows.json``, without what its variant does not have."""
+        """Return the row in ``rows.json``, without the fields that its variant does not have."""
         has = {"gate_distance": self.gate_distance, "answer_scale": self.answer_scale, "turned": self.of == "ablations"}
         return {name: value for name, value in flat(self).items() if has.get(name, True)}
 
 
 def compare_variants(study: Study, options: CompareOptions, folders: RunFolders) -> list[VariantRow]:
-    """Make every run that is missing, at the first of the sizes, and return a row for each variant.
+    """Run what is missing at the first of the sizes, and return a row per variant.
 
-    The runs are in ``out/<study>``, and the rows also in ``out/rows.json``.
+    The runs are in ``out/<study>``, and the rows are also in ``out/rows.json``.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -142,7 +142,7 @@ def compare_variants(study: Study, options: CompareOptions, folders: RunFolders)
 
 
 def _chosen(study: Study, options: CompareOptions) -> list[Variant]:
-    """The variants that are asked for, in their order; all unless some are named."""
+    """Return the requested variants in the order of the study; all if none is named."""
     if len(options.sizes) > 1:
         raise InputError(f"sizes={options.sizes}: --study {study} takes one size")
     found = [variant for variant in VARIANTS[study] if variant.optimizer in options.optimizers]
@@ -157,7 +157,7 @@ def _chosen(study: Study, options: CompareOptions) -> list[Variant]:
 
 @dataclass(frozen=True)
 class _VariantRuns:
-    """One variant over its seeds: the runs of one row."""
+    """The runs of one variant over its seeds, which make one row."""
 
     study: Study
     variant: Variant
@@ -176,27 +176,27 @@ class _VariantRuns:
             for start in range(0, len(seeds), SEEDS_PER_BATCH):
                 yield TrainJob(self.out, self.place, options, seeds[start : start + SEEDS_PER_BATCH])
             return
-        # All at the control's number of samples, but for the paper's preset, which has its own.
+        # All variants have the control's number of samples, except the paper's preset, which sets its own.
         samples = None if "preset" in self.variant.changes else default_samples(n, k)
         for seed in seeds:
-            asked = SolveOptions(n=n, k=k, samples=samples, seed=seed, **self.variant.changes)
-            yield SolveJob(self.out, self.place / f"seed-{seed}", asked)
+            solving = SolveOptions(n=n, k=k, samples=samples, seed=seed, **self.variant.changes)
+            yield SolveJob(self.out, self.place / f"seed-{seed}", solving)
 
     def runs(self) -> list[Run]:
-        """Those that are finished."""
+        """Return the finished runs."""
         return [run for job in self.jobs() for run in job.runs if run.finished]
 
     def certify(self) -> CertifyJob:
-        """Of the first seed's run."""
+        """Return the job that certifies the first seed's run."""
         run = self.runs()[0].path
         return CertifyJob(self.out, self.place / "certificates" / run.name, run.relative_to(self.out))
 
     def violated(self) -> dict[str, Json] | None:
-        """The certificates that are violated, by statement; None if the run was not judged."""
-        kept = self.certify().runs[0]
-        if not kept.finished:
+        """Return the violated certificates by statement; None if the run has no certificates."""
+        certified = self.certify().runs[0]
+        if not certified.finished:
             return None
-        return {c["statement"]: c for c in kept.result["certificates"] if c["verdict"] == "violated"}
+        return {c["statement"]: c for c in certified.result["certificates"] if c["verdict"] == "violated"}
 
     def row(self, control: "_VariantRuns | None") -> VariantRow:
         runs, adamw = self.runs(), self.variant.optimizer == "adamw"
@@ -226,7 +226,7 @@ class _VariantRuns:
         )
 
     def _turned(self, control: "_VariantRuns | None") -> list[Json] | None:
-        """The certificates that are violated in this world and not in the control's, if both were judged."""
+        """Return the certificates that are violated here and not in the control; None if either has no certificates."""
         found, known = self.violated(), control and control.violated()
         if found is None or known is None:
             return None
@@ -235,9 +235,10 @@ class _VariantRuns:
 
 
 def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
-    """How much of φ's swing between z = 0 and z = ±1 each layer's answer has, where that is learned; 1 in the paper's model.
+    """Return the scale of each layer's answer, if it is learned: its change from z = 0 to z = ±1, relative to φ's.
 
-    A layer whose scale is 0 has turned itself off: it answers the same whatever it reads.
+    It is 1 in the paper's model. A layer with scale 0 has turned itself off: its answer does not depend on what it
+    reads.
     """
     found: list[float] = []
     for layer in range(1, sum(name.endswith("_full") for name in weights) + 1):
@@ -255,16 +256,16 @@ def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
 
 
 def _trained_levels(run: Run) -> list[list[float]]:
-    """Accuracy of every level at the end of every stage."""
+    """Return the accuracy of every level at the end of every stage."""
     ends = {line["stage"]: line["level_accuracy"] for line in run.metrics()}
     return [ends[stage] for stage in sorted(ends)]
 
 
 def _solved_levels(run: Run) -> list[list[float]]:
-    """The same of a run of Algorithm 1, by its weights after every stage."""
+    """Return the same for a run of Algorithm 1, from its weights after every stage."""
     config = run.config
     tree = ParityTree.of(config)
-    # The samples that its accuracy is of.
+    # The samples on which the run measured its accuracy.
     sequence = add_trace(tree, draw_bits(tree.n, config["seed"], 0, config["test_samples"], "test")).unsqueeze(0)
     link, found = get_link(config["link"]), list[list[float]]()
     for _, tensors in run.snapshots():

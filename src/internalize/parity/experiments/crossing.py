@@ -1,9 +1,10 @@
-r"""Where a probability crosses one half, from successes at several numbers of samples.
+r"""The number of samples at which a success probability crosses one half, from successes at several numbers of samples.
 
-In \(x = \ln B\) the probability is taken to be logistic, \(1/(1 + e^{-b(x - m)})\), which is ½ at m; nothing of `predict` is in it.
-Were the truth as predicted, at k = n/2, n from 16 to 256 and B within a factor of 2 of the crossing, this m would be at most 1.5 %
-too large, for the true curve is a little steeper below than above. The interval is that of the likelihood ratio, over a
-lattice of m and b: it holds where all fail below and all succeed above, too.
+In \(x = \ln B\) the probability is modeled as logistic, \(1/(1 + e^{-b(x - m)})\), which is ½ at m. Nothing of
+`predict` enters. If `predict` were exact, this m would be at most 1.5 % too large at k = n/2, n from 16 to 256 and
+B within a factor of 2 of the crossing, because the predicted curve is slightly steeper below than above. The
+interval is that of the likelihood ratio, over a lattice of m and b. It is also valid if all runs fail below some B
+and all succeed above.
 """
 
 import math
@@ -18,15 +19,16 @@ Reals = NDArray[np.float64]
 
 _CHI2: Final = 3.841458820694124
 """The 95 % point of χ² with one degree of freedom."""
-
-
 _BEYOND: Final = math.log(100)
-"""How far beyond the numbers that were tried an interval is followed."""
+"""How far an interval may extend beyond the numbers of samples that were tried, in ln B."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The number of samples at which half of all runs succeed, with its 95 % interval, cut at a hundredfold of what was tried."""
+    """The number of samples at which half of all runs succeed, with its 95 % interval.
+
+    The interval is cut at a hundredth of the fewest and a hundredfold of the most samples tried.
+    """
 
     at: float
     low: float
@@ -34,12 +36,12 @@ class Crossing:
 
 
 def half_crossing(samples: Sequence[float], successes: Sequence[int], trials: Sequence[int]) -> Crossing | None:
-    """The crossing within the range that was tried; None if it is not in there.
+    """Return the crossing; None if it is outside the range of ``samples``.
 
     Args:
-        samples: numbers of samples a stage, any order.
-        successes: runs that succeeded with them.
-        trials: runs that were made with them.
+        samples: numbers of samples per stage, in any order.
+        successes: number of successful runs with each of them.
+        trials: number of runs with each of them.
     """
     x: Reals = np.log(np.array(samples, dtype=float))
     won, lost = np.array(successes), np.array(trials) - np.array(successes)
@@ -47,7 +49,7 @@ def half_crossing(samples: Sequence[float], successes: Sequence[int], trials: Se
         return None
     low, high = float(x.min()), float(x.max())
     step = (high - low) / 1000
-    beyond = math.ceil(min(_BEYOND / step, 20_000))  # the interval may reach further than what was tried
+    beyond = math.ceil(min(_BEYOND / step, 20_000))  # lattice steps on either side of the range
     middles: Reals = low + step * np.arange(-beyond, 1001 + beyond, dtype=np.float64)
     best: Reals = np.full(len(middles), -math.inf)
     for slope in np.geomspace(0.5, 200, 60):

@@ -1,14 +1,14 @@
-"""`internalize compare`: the curricula under AdamW and under Algorithm 1, at equal samples and by what 99 % costs.
+"""`internalize compare`: the curricula under AdamW and Algorithm 1, at equal samples and by their cost to reach 99 %.
 
-| optimizer   | a run                                                              | cost to reach 99 %                    |
-| ----------- | ------------------------------------------------------------------ | ------------------------------------- |
-| adamw       | a stage ends when its level is learned, the last when all updates  | first evaluation of the last stage    |
-|             | are made: as many for every method, so its end is at equal samples | with 99 % right                       |
-| algorithm-1 | one step a stage on B samples; at equal samples every method has   | stages × the least B, going down by   |
-|             | what Log-ICoT has by default, shared out over its stages           | √2 from the default until one fails   |
+| optimizer   | a run                                                           | cost to reach 99 %                 |
+| ----------- | --------------------------------------------------------------- | ---------------------------------- |
+| adamw       | a stage ends when its level is learned, the last stage when all | first evaluation of the last stage |
+|             | updates are used; every method has the same number of updates   | with 99 % accuracy                 |
+| algorithm-1 | one step per stage on B samples; at equal samples, every method | stages × the least B, searched     |
+|             | divides Log-ICoT's default total over its stages                | downwards by √2 until a run fails  |
 
-AdamW is tried at several rates and a method's best one is its row. A curriculum's stages may be idle: where the first stage of
-a level trains the whole level, the level's others find nothing to do. The rows count them.
+AdamW runs at several learning rates, and a method's best one is its row. A stage may be idle: the first stage of a
+level can train the whole level, which leaves nothing to the level's other stages. The rows count idle stages.
 """
 
 import math
@@ -48,9 +48,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What is compared, and what all runs have in common. The settings of AdamW are the paper's."""
+    """What is compared, and the settings that all runs share. The settings of AdamW are the paper's."""
 
-    # The command line has its own form of these three.
+    # The command line has its own options for these three.
     sizes: Annotated[tuple[tuple[int, int], ...], tyro.conf.Suppress] = ((30, 16),)
     seeds: Annotated[tuple[int, ...], tyro.conf.Suppress] = (0, 1, 2, 3, 4)
     eval_every: Annotated[int, tyro.conf.Suppress] = 5
@@ -62,7 +62,7 @@ class CompareOptions:
     """For ablations, gates and simplifications: the variants to run, as the table names them: "mask=causal". Default:
     all."""
     lr: tuple[float, ...] = (0.1, 0.03)
-    """Learning rates of AdamW to try. Each curriculum's best is shown; studies other than curricula use the first."""
+    """Learning rates of AdamW to try. The best per curriculum is shown; studies other than curricula use the first."""
     steps: int = 500
     """Gradient steps of AdamW per level of the tree."""
     batch: int = TrainOptions.batch
@@ -74,7 +74,7 @@ class CompareOptions:
     gate_penalty: float = TrainOptions.gate_penalty
     """For learned gates: weight of the sum of all gates in the loss."""
     repeats: int = 100
-    """For latencies: answers timed per batch size."""
+    """For latencies: number of answers to time per batch size."""
 
     def __post_init__(self) -> None:
         for name in ("sizes", "seeds", "methods", "optimizers", "lr"):
@@ -84,7 +84,7 @@ class CompareOptions:
                 "optimizers",
             )  # these are compared once
             if not values or repeated:
-                raise InputError(f"{name}={values} must name at least one, and none twice")
+                raise InputError(f"{name}={values} must name at least one value, and no value twice")
         for name, values, known in (("method", self.methods, METHODS), ("optimizer", self.optimizers, OPTIMIZERS)):
             for value in values:
                 if value not in known:
@@ -97,22 +97,22 @@ class CompareOptions:
             check_seed(seed)
 
     def train(self, n: int, k: int, **changes: Any) -> TrainOptions:
-        """AdamW at this size, with the first of the rates."""
+        """Return the options of AdamW at this size, with the first learning rate unless ``changes`` has another."""
         same = ("steps", "batch", "eval_every", "eval_samples", "gate_bias", "gate_penalty")
-        asked: dict[str, Any] = {name: getattr(self, name) for name in same} | {"lr": self.lr[0]} | changes
-        return TrainOptions(n=n, k=k, **asked)
+        given: dict[str, Any] = {name: getattr(self, name) for name in same} | {"lr": self.lr[0]} | changes
+        return TrainOptions(n=n, k=k, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumRow:
-    """What one method under one optimizer at one size came to, and what 99 % cost: lower medians over the seeds."""
+    """The results of a method under one optimizer at one size. Costs to reach 99 % are lower medians over seeds."""
 
     method: Method
     optimizer: Optimizer
     n: int
     k: int
     lr: float | None
-    """The best rate; None under Algorithm 1."""
+    """The best learning rate; None under Algorithm 1."""
     budget_samples: int
     stages: int
     passes: int
@@ -123,23 +123,23 @@ class CurriculumRow:
     samples_to_99: float | None
     seconds_to_99: float | None
     tried: list[Json]
-    """What each rate came to, or each number of samples."""
+    """The results of each learning rate, or of each number of samples."""
     seconds: float
     runs: list[str]
     latency: Json = field(default_factory=dict[str, Any])
 
     def to_json(self) -> Json:
-        """The row in ``rows.json``."""
+        """Return the row in ``rows.json``."""
         found = flat(self)
         latency = found.pop("latency")
-        if self.optimizer == "adamw":  # the order of earlier files
+        if self.optimizer == "adamw":  # the order of keys in earlier files
             found["tried"] = found.pop("tried")
         return {"of": "curricula", **found, **latency}
 
 
 @dataclass(frozen=True)
 class LatencyRow:
-    """How long one way to answer takes at one size and batch."""
+    """The latency of one way to answer, at one size and batch size."""
 
     by: str
     n: int
@@ -152,14 +152,14 @@ class LatencyRow:
     repeats: int
 
     def to_json(self) -> Json:
-        """The row in ``rows.json``."""
+        """Return the row in ``rows.json``."""
         return {"of": "latency", **vars(self)}
 
 
 def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[CurriculumRow]:
-    """Make every run that is missing, and return a row for each size, optimizer and method.
+    """Run what is missing, and return a row per size, optimizer and method.
 
-    The runs are in ``out/curricula``, and the rows also in ``out/rows.json``.
+    The runs are in ``out/curricula``, and the rows are also in ``out/rows.json``.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -170,14 +170,14 @@ def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line
         for optimizer in dict.fromkeys(options.optimizers)
         for method in dict.fromkeys(options.methods)
     ]
-    # Seed by seed, so that whoever stops early has something of every method.
+    # Seed by seed, so that a comparison that is stopped early has results of every method.
     folders.fill([job for seed in options.seeds for entry in entries for job in entry.jobs(seed)])
     found = _with_latency([row for entry in entries if (row := entry.row())], options.repeats)
     for row in found:
         if row.idle_stages:
             say(
                 f"n={row.n} k={row.k} {row.optimizer}: {row.idle_stages} of the {row.stages} stages of "
-                f"{row.method} are idle, the level being learned already"
+                f"{row.method} are idle, because their level is learned already"
             )
     keep_rows(folders.out, [row.to_json() for row in found])
     return found
@@ -185,7 +185,7 @@ def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line
 
 @dataclass(frozen=True)
 class _MethodRuns:
-    """One method under one optimizer at one size: the runs of one row."""
+    """The runs of one method under one optimizer at one size, which make one row."""
 
     options: CompareOptions
     out: Path
@@ -203,7 +203,7 @@ class _MethodRuns:
     def row_of(
         self, optimizer: Optimizer, results: Sequence[Json], samples: int, solved: Sequence[Json | None], **more: Any
     ) -> CurriculumRow:
-        """The row of the seeds' results, each on so many held-out samples, and of what each took to be solved."""
+        """Return the row of these results, each on ``samples`` held-out samples, and of the costs in ``solved``."""
         written = self.method == "cot"
         return CurriculumRow(
             method=self.method,
@@ -223,7 +223,7 @@ class _MethodRuns:
 
 
 class _AdamW(_MethodRuns):
-    """The method at every rate; the best is the row."""
+    """The runs of a method under AdamW at every learning rate; the best rate makes the row."""
 
     def job(self, seed: int, lr: float) -> TrainJob:
         options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr)
@@ -236,8 +236,8 @@ class _AdamW(_MethodRuns):
         rows = [row for lr in self.options.lr if (row := self._at(lr))]
         if not rows:
             return None
-        told = ("lr", "seeds", "solved", "accuracy", "steps_to_99")
-        tried = [{key: own[key] for key in told} for own in (row.to_json() for row in rows)]
+        keys = ("lr", "seeds", "solved", "accuracy", "steps_to_99")
+        tried = [{key: own[key] for key in keys} for own in (row.to_json() for row in rows)]
         return replace(max(rows, key=_goodness), tried=tried)
 
     def _at(self, lr: float) -> CurriculumRow | None:
@@ -263,7 +263,7 @@ def _goodness(row: CurriculumRow) -> tuple[float, ...]:
 
 
 def idle_stages(run: Run) -> int:
-    """Stages that ended without an update, because what they train was learned before."""
+    """Count the stages that ended without an update, because their level was learned before."""
     steps: dict[int, list[int]] = {}
     for line in run.metrics():
         steps.setdefault(line["stage"], []).append(line["step"])
@@ -273,18 +273,18 @@ def idle_stages(run: Run) -> int:
 
 @cache
 def default_samples(n: int, k: int) -> int:
-    """Samples a stage that Log-ICoT has by default, and every comparison begins with."""
+    """Return Log-ICoT's default samples per stage, with which every comparison begins."""
     from internalize.parity.algorithm1.solve import samples_of
 
     return samples_of(SolveOptions(n=n, k=k))
 
 
 class _Algorithm(_MethodRuns):
-    """The method at fewer and fewer samples, and at its share of the common ones."""
+    """The runs of a method under Algorithm 1, at fewer and fewer samples and at equal samples."""
 
     @property
     def budget(self) -> int:
-        """Samples that every method has: those of Log-ICoT at its default."""
+        """Total samples of every method at equal samples: Log-ICoT's default."""
         return (self.k.bit_length() - 1) * default_samples(self.n, self.k)
 
     def job(self, seed: int) -> DescentJob:
@@ -314,7 +314,7 @@ class _Algorithm(_MethodRuns):
 
 
 def _least(job: DescentJob) -> Json | None:
-    """What the fewest samples with 99 % right cost; None if the default is not enough."""
+    """Return the cost of the fewest samples with 99 % accuracy; None if the default is not enough."""
     enough = [result for run in job.descent() if (result := run.result)["accuracy"] >= SOLVED]
     if not enough:
         return None
@@ -323,7 +323,7 @@ def _least(job: DescentJob) -> Json | None:
 
 
 def _tried(jobs: Sequence[DescentJob]) -> list[Json]:
-    """How many seeds the descents have at each number of samples, and how many of them are solved there."""
+    """Count the seeds at each number of samples of the descents, and those that are solved."""
     found: dict[int, list[bool]] = {}
     for result in (run.result for job in jobs for run in job.descent()):
         found.setdefault(result["samples_per_stage"], []).append(result["accuracy"] >= SOLVED)
@@ -331,7 +331,7 @@ def _tried(jobs: Sequence[DescentJob]) -> list[Json]:
 
 
 def _with_latency(rows: Sequence[CurriculumRow], repeats: int) -> list[CurriculumRow]:
-    """Time the models of all rows together, each by its first seed's."""
+    """Time the models of all rows together, one model per row: the first seed's."""
     from internalize.parity.model.latency import BATCHES, measure_latency, models_of
 
     found: list[Json] = [{} for _ in rows]
@@ -347,7 +347,7 @@ def _with_latency(rows: Sequence[CurriculumRow], repeats: int) -> list[Curriculu
 
 
 def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[LatencyRow]:
-    """Time every way to answer at every size and batch; the rows are also in ``out/rows.json``."""
+    """Time every way to answer at every size and batch size. The rows are also in ``out/rows.json``."""
     from internalize.parity.model.latency import BATCHES, measure_latency, new_models
 
     subjects = [subject for n, k in options.sizes for subject in new_models(n, k)]
@@ -358,6 +358,6 @@ def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lam
             levels = subject.model.levels
             found.append(LatencyRow(subject.by, levels.n, levels.k, batch, subject.passes, *astuple(latency)))
     folders.runner.report(len(BATCHES), len(BATCHES), "timed")
-    say("weights are those before training: an answer takes as long whatever they are")
+    say("the models are untrained, because the latency does not depend on the weights")
     keep_rows(folders.out, [row.to_json() for row in found])
     return found

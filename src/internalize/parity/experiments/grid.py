@@ -1,14 +1,14 @@
-"""Grids of options as the command line writes them. They are data: nothing in them is evaluated.
+"""Grids of options in the notation of the command line. They are data; no word is evaluated as code.
 
-| word              | meaning                                                                          |
-| ----------------- | -------------------------------------------------------------------------------- |
-| `n=16,32,64`      | these values                                                                     |
-| `k=n/2`, `n=4*k`  | another option's value, as it is, times or over a number                         |
-| `samples=0.5x,1x` | of `solve`: multiples of the number of samples with which half of all runs are predicted to succeed |
-| `K=default,20`    | the default among others                                                         |
-| `boundaries=3+5`  | a list                                                                           |
+| word              | meaning                                                                                  |
+| ----------------- | ---------------------------------------------------------------------------------------- |
+| `n=16,32,64`      | these values                                                                             |
+| `k=n/2`, `n=4*k`  | another option's value, unchanged, times or over a number                                |
+| `samples=0.5x,1x` | for `solve`: multiples of the predicted samples with which half of the runs succeed      |
+| `K=default,20`    | the default and another value                                                            |
+| `boundaries=3+5`  | a list                                                                                   |
 
-Every combination is a setting. Those that no run can have (k > n, or k no power of two) are left out, with their reasons.
+Every combination is a setting. Impossible ones (k > n, or k not a power of two) are left out, with their reasons.
 """
 
 import itertools
@@ -36,7 +36,7 @@ _PREDICTED: Final = "x"
 
 @dataclass(frozen=True)
 class Multiple:
-    """A value that follows from the other options: so many times one of them, or the predicted number of samples."""
+    """A value relative to another option, or to the predicted number of samples."""
 
     of: str
     times: Fraction
@@ -45,36 +45,36 @@ class Multiple:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings that runs can have, each once, in the order of the words; and the combinations that they cannot have."""
+    """The possible settings of a grid, each once, in the order of the words; and the impossible combinations."""
 
     settings: tuple[Options, ...]
     left_out: tuple[str, ...] = ()
-    """Why, one a combination."""
+    """One line per impossible combination, with the reason."""
 
 
 def parse_grid(kind: Kind, words: Sequence[str]) -> Grid:
-    """The settings that the words ask for; an option that is not named has its default.
+    """Return the settings of the words; an option that is not named has its default.
 
     Raises:
-        InputError: at a word that is none, or if no combination is possible.
+        InputError: if a word is not valid, or if no combination is possible.
     """
     values: dict[str, list[Any]] = {}
     for word in words:
         name, values_of_name = _parse_word(kind, word)
         if name in values:
-            raise InputError(f"{word!r}: {name} is given twice; its values go in one word, {name}=…,…")
+            raise InputError(f"{word!r}: {name} is given twice; write its values in one word, {name}=…,…")
         values[name] = values_of_name
     if (size := math.prod(map(len, values.values()))) > MAX_SETTINGS:
         raise InputError(f"the grid has {size} combinations, more than {MAX_SETTINGS}")
     settings: dict[Options, None] = {}
     left_out: list[str] = []
     for combination in itertools.product(*values.values()):
-        asked = dict(zip(values, combination, strict=True))
+        given = dict(zip(values, combination, strict=True))
         try:
-            settings[_resolved(kind, asked)] = None
+            settings[_resolved(kind, given)] = None
         except InputError as error:
             shown = " ".join(
-                f"{name}={value.text if isinstance(value, Multiple) else value}" for name, value in asked.items()
+                f"{name}={value.text if isinstance(value, Multiple) else value}" for name, value in given.items()
             )
             left_out.append(f"{shown}: {error}")
     if not settings:
@@ -84,9 +84,9 @@ def parse_grid(kind: Kind, words: Sequence[str]) -> Grid:
 
 @cache
 def option_types(kind: Kind) -> Mapping[str, Any]:
-    """The options of a kind with their types, without None where that stands for a default.
+    """Return the options of a kind with their types, without None if that stands for a default.
 
-    Not the seed, which every setting has many of, nor the device: cells are computed on one thread of a CPU.
+    The seed is not among them, because every setting has several; nor the device, because cells run on one CPU thread.
     """
     hints = get_type_hints(KINDS[kind])
     names = [field.name for field in fields(KINDS[kind]) if field.name not in ("seed", "device")]
@@ -103,9 +103,9 @@ def _parse_word(kind: Kind, word: str) -> tuple[str, list[Any]]:
     name, equals, text = word.partition("=")
     known = option_types(kind)
     if not equals or not text:
-        raise InputError(f"{word!r} is not of the form option=value,value")
+        raise InputError(f"{word!r} does not have the form option=value,value")
     if name == "seed":
-        raise InputError(f"{word!r}: seeds are given by --seeds, in the same way for every setting")
+        raise InputError(f"{word!r}: choose the seeds with --seeds; all settings have the same")
     if name not in known:
         raise InputError(f"{word!r}: `{kind}` has no option {name!r}; it has {', '.join(known)}")
     found = [_parse_value(kind, name, known, part) for part in text.split(",")]
@@ -115,7 +115,7 @@ def _parse_word(kind: Kind, word: str) -> tuple[str, list[Any]]:
 
 
 def _parse_value(kind: Kind, name: str, known: Mapping[str, Any], text: str) -> Any:
-    """One value of a word, of its option's type or relative to another option."""
+    """Parse one value of a word, of its option's type or relative to another option."""
     if text == "default":
         return next(field.default for field in fields(KINDS[kind]) if field.name == name)
     wanted = known[name]
@@ -150,17 +150,17 @@ def _parse_relative(kind: Kind, name: str, known: Mapping[str, Any], text: str) 
     return Multiple(str(of), factor, text)
 
 
-def _resolved(kind: Kind, asked: Mapping[str, Any]) -> Options:
-    """The options of one combination; refuses what no run can have, before any is made."""
-    values = {name: value for name, value in asked.items() if not isinstance(value, Multiple)}
-    relative = {name: value for name, value in asked.items() if isinstance(value, Multiple)}
+def _resolved(kind: Kind, given: Mapping[str, Any]) -> Options:
+    """Return the options of one combination; raise if no run can have them."""
+    values = {name: value for name, value in given.items() if not isinstance(value, Multiple)}
+    relative = {name: value for name, value in given.items() if isinstance(value, Multiple)}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(KINDS[kind])}
     for name, value in relative.items():
         if value.of == _PREDICTED:
             continue
         base = values.get(value.of, defaults[value.of])
         if value.of in relative or base is None:
-            raise InputError(f"{name}={value.text}, and {value.of} is not a number by itself")
+            raise InputError(f"{name}={value.text}, but {value.of} is not given as a number")
         values[name] = _number(option_types(kind)[name], name, value, base)
     if kind == "train":
         return _possible_training(TrainOptions(**values))
@@ -197,5 +197,5 @@ def _possible_solving(options: SolveOptions, times: Multiple | None) -> SolveOpt
         return options
     half = replace(setting, grid="K" if setting.grid == "none" else setting.grid).samples_for(0.5)
     if half is None:
-        raise InputError(f"samples={times.text}: no number of samples is predicted to succeed half of the time")
+        raise InputError(f"samples={times.text}: no number of samples is predicted to succeed in half of the runs")
     return replace(options, samples=max(1, round(half * times.times)))

@@ -1,6 +1,7 @@
-"""Runs of the parity wing as jobs for `internalize.parallel`, one thread each.
+"""Parity runs as jobs for `internalize.parallel`, one thread each.
 
-Tensors this small gain nothing from threads, and with one thread the bits do not depend on the machine's number of cores.
+Tensors this small gain nothing from threads, and with one thread the bits do not depend on the machine's number of
+cores.
 """
 
 import hashlib
@@ -30,38 +31,38 @@ if TYPE_CHECKING:
     from internalize.parity.algorithm1.solve import SolveState
 
 SEEDS_PER_BATCH: Final = 10
-"""Seeds trained together: fixed, because the last bits of a run depend on it."""
+"""Number of seeds trained together. Do not change it, because the last bits of a run depend on it."""
 
 
 @dataclass(frozen=True)
 class TrainJob(KeptJob):
-    """Runs of `train` that differ in their seeds only, trained together."""
+    """Runs of `train` that differ only in their seeds, trained together."""
 
     options: TrainOptions
     seeds: tuple[int, ...]
     snapshots: tuple[int, ...] = ()
-    """Seeds whose weights are kept at every evaluation."""
+    """Seeds whose weights are stored at every evaluation."""
 
     @property
     def runs(self) -> list[Run]:
-        """One a seed."""
+        """The run of each seed."""
         return [Run(self.out / self.place / f"seed-{seed}") for seed in self.seeds]
 
     @property
     def name(self) -> str:
-        """The folder below ``out``, and the seeds."""
+        """The job's folder below ``out``, and its seeds."""
         first, last = self.seeds[0], self.seeds[-1]
         return f"{self.place}/seed-{first}" + (f" … {last}" if last != first else "")
 
     @property
     def size(self) -> int:
-        """Updates."""
+        """Number of updates."""
         from internalize.parity.adamw.ensemble import total_steps
 
         return max(1, total_steps(self.options))
 
     def check(self, *, resume: bool) -> None:
-        """Refuse folders that cannot become these runs', and finished runs that are damaged."""
+        """Raise if a folder cannot hold its run, or if a finished run is damaged."""
         from internalize.parity.adamw.train import check_finished, check_snapshots, run_config
 
         for run, seed in zip(self.runs, self.seeds, strict=True):
@@ -72,7 +73,7 @@ class TrainJob(KeptJob):
                     check_snapshots(run)
 
     def run(self, report: ReportProgress) -> None:
-        """Train the runs, or continue them; finished ones are left as they are."""
+        """Train or continue the runs; finished ones stay unchanged."""
         from internalize.parity.adamw.train import TrainProgress, train
 
         def on_progress(now: TrainProgress) -> None:
@@ -90,7 +91,7 @@ class SolveJob(KeptJob):
     options: SolveOptions
 
     def check(self, *, resume: bool) -> None:
-        """The same, and the options must be the run's; every stage of a finished run must have its weights."""
+        """Raise if the folder cannot hold this run, or if a finished run is damaged or lacks the weights of a stage."""
         from internalize.parity.algorithm1.solve_runs import read_solved, solve_config
 
         run = self.runs[0]
@@ -98,29 +99,29 @@ class SolveJob(KeptJob):
         if run.finished:
             read_solved(run)
         if run.finished and [step for step, _ in run.snapshots()] != list(range(1, len(run.result["stages"]) + 1)):
-            raise InputError(f"{run.path / 'snapshots'} has not the weights of every stage; remove the run's folder")
+            raise InputError(f"{run.path / 'snapshots'} lacks the weights of some stages; remove the run's folder")
 
     def run(self, report: ReportProgress) -> None:
-        """Solve, or go on with the next stage."""
+        """Run Algorithm 1, or continue with the next stage."""
         _solve(self.options, self.runs[0], 0, report, snapshots=True)
 
 
 @dataclass(frozen=True)
 class DescentJob(KeptJob):
-    """Runs of Algorithm 1 at fewer and fewer samples a stage, by factors of √2, until one fails; and one at given samples."""
+    """Runs of Algorithm 1 at fewer and fewer samples, by factors of √2, until one fails; and a run at equal samples."""
 
     options: SolveOptions
-    """With the number of samples to begin with."""
+    """Options of the first run, with its number of samples."""
     equal: int
-    """Samples a stage of the run that is made in any case."""
+    """Samples per stage of the run at equal samples, which is always made."""
 
     @property
     def size(self) -> int:
-        """Runs. How many there will be is not known beforehand: taken to be a dozen."""
+        """Estimated number of runs; the actual number is not known beforehand."""
         return 12
 
     def check(self, *, resume: bool) -> None:
-        """Refuse folders that were started, unless they are to be continued, and finished runs that are damaged."""
+        """Raise if a run has started and ``resume`` is False, or if a finished run is damaged."""
         from internalize.parity.algorithm1.solve_runs import read_solved
 
         for run in self.runs:
@@ -130,7 +131,7 @@ class DescentJob(KeptJob):
                 read_solved(run)
 
     def descent(self) -> Iterator[Run]:
-        """The runs at fewer and fewer samples, up to the first that failed or is not finished yet."""
+        """Yield the runs at fewer and fewer samples, up to the first that failed or is not finished yet."""
         from internalize.parity.algorithm1.solve_runs import read_solved
 
         assert self.options.samples is not None
@@ -142,16 +143,16 @@ class DescentJob(KeptJob):
                 return
 
     def at(self, samples: int) -> Run:
-        """The run at so many samples a stage."""
+        """Return the run with ``samples`` samples per stage."""
         return Run(self.out / self.place / f"samples-{samples}")
 
     @property
     def runs(self) -> list[Run]:
-        """All that there are to make, as far as is known."""
+        """All runs that are known to be needed."""
         return [self.at(self.equal), *self.descent()]
 
     def run(self, report: ReportProgress) -> None:
-        """Make the runs that are missing; the descent looks at each before it goes on to the next."""
+        """Make the missing runs. The descent checks each result before it continues."""
         for number, run in enumerate(chain([self.at(self.equal)], self.descent())):
             if not run.finished:
                 samples = int(run.path.name.removeprefix("samples-"))
@@ -172,20 +173,20 @@ def _solve(options: SolveOptions, run: Run, done: int, report: ReportProgress, *
 
 
 class Certified(TypedDict):
-    """The result of `certify`."""
+    """The fields of a stored result of `certify`."""
 
     certificates: Annotated[list[Certificate], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
 class CertifyJob(KeptJob):
-    """The certificates of a finished run, kept in a folder of their own."""
+    """The certificates of a finished run, stored in their own folder."""
 
     subject: Path
-    """The run's folder, below ``out``."""
+    """The run's folder below ``out``."""
 
     def check(self, *, resume: bool) -> None:
-        """Certificates are what they are, whoever asks again; but they must be of this run, and whole."""
+        """Raise if stored certificates belong to another run or are damaged. They never need ``resume``."""
         kept = self.runs[0]
         kept.check("certify", {"run": str(self.subject)}, resume=True)
         if kept.finished:
@@ -202,7 +203,7 @@ class CertifyJob(KeptJob):
 
 
 class SuccessPoint(TypedDict):
-    """How many seeds were solved at one number of samples."""
+    """The number of seeds that were solved at one number of samples."""
 
     samples: int
     seeds: int
@@ -210,44 +211,44 @@ class SuccessPoint(TypedDict):
 
 
 class SuccessResult(TypedDict):
-    """The result of a `SuccessJob`."""
+    """The fields of the result of a `SuccessJob`."""
 
     points: list[SuccessPoint]
 
 
 @dataclass(frozen=True)
 class SuccessJob(KeptJob):
-    """How many of some seeds Algorithm 1 solves at each of several numbers of samples; their weights are not kept."""
+    """Counts the seeds that Algorithm 1 solves at each of several numbers of samples; weights are not stored."""
 
     options: SolveOptions
-    """With the first of the seeds."""
+    """Options of the runs, with the first of the seeds."""
     samples: tuple[int, ...]
     seeds: int
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `config.json` says."""
+        """The job's `config.json`."""
         return {**asdict(self.options), "samples": list(self.samples), "seeds": self.seeds}
 
     @property
     def size(self) -> int:
-        """Runs of the algorithm."""
+        """Number of runs of Algorithm 1."""
         return len(self.samples) * self.seeds
 
     def check(self, *, resume: bool) -> None:
-        """Refuse another's folder, and a finished one that has not every point."""
+        """Raise if the folder belongs to another job, or if its result is not complete."""
         kept = self.runs[0]
         kept.check("success", self.config, resume=resume)
         if kept.finished:
             points = kept.result_as(SuccessResult)["points"]
-            asked = [(samples, self.seeds) for samples in self.samples]
-            if [(own["samples"], own["seeds"]) for own in points] != asked:
-                raise InputError(f"{kept.path / 'result.json'} has not {self.seeds} seeds at each of {self.samples}")
+            wanted = [(samples, self.seeds) for samples in self.samples]
+            if [(own["samples"], own["seeds"]) for own in points] != wanted:
+                raise InputError(f"{kept.path / 'result.json'} lacks {self.seeds} seeds at each of {self.samples}")
             if any(own["successes"] > own["seeds"] for own in points):
                 raise InputError(f"{kept.path / 'result.json'} has more successes than seeds")
 
     def run(self, report: ReportProgress) -> None:
-        """One number of samples after another; stopped, it begins anew: all of it is seconds."""
+        """Count successes at each number of samples. A stopped job restarts from the beginning; it takes seconds."""
         kept, first = self.runs[0], self.options.seed
         seeds = tuple(range(first, first + self.seeds))
         with begin_runs([kept], "success", [self.config], resume=True), Interruptible() as interrupt:
@@ -288,13 +289,12 @@ _RESULTS: Final[dict[Kind, dict[str, type]]] = {
         "seconds": float,
     },
 }
-"""What a cell's result adds to its options, which stay as they were asked for: the steps that `train` made in all, and the K
-that `solve` took, have names of their own."""
+"""The columns of a cell's result. `steps_made` and `K_used` are values of the run; `steps` and `K` are the options."""
 
 
 @dataclass(frozen=True)
 class CellJob:
-    """Cells that are computed together: one of `solve`, or seeds of one setting of `train`."""
+    """Cells that are computed together: one cell of `solve`, or seeds of one setting of `train`."""
 
     options: Options
     seeds: tuple[int, ...]
@@ -302,22 +302,22 @@ class CellJob:
 
     @property
     def kind(self) -> Kind:
-        """Whose options these are."""
+        """The command that the options belong to."""
         return "solve" if isinstance(self.options, SolveOptions) else "train"
 
     @property
     def name(self) -> str:
-        """Size and seeds."""
+        """The size n, k and the seeds."""
         first, last = self.seeds[0], self.seeds[-1]
         return f"n={self.options.n} k={self.options.k} seed {first}" + (f" … {last}" if last != first else "")
 
     @property
     def size(self) -> int:
-        """Cells."""
+        """Number of cells."""
         return len(self.seeds)
 
     def rows(self) -> list[Json]:
-        """What is known of each cell before it is computed."""
+        """Return the columns of each cell that are known before it is computed."""
         flat = flat_options(self.options)
         if self.kind == "solve":
             flat["stop_at_failure"] = self.stop_at_failure
@@ -325,7 +325,7 @@ class CellJob:
         return [{"cell": _digest(self.kind, row), **row} for row in rows]
 
     def run(self, report: ReportProgress) -> list[Json]:
-        """Compute the cells. Asked to stop, it does so at the next stage or evaluation, and there is nothing to keep."""
+        """Compute the cells. On an interrupt, stop at the next stage or evaluation; nothing is stored."""
 
         def go_on(text: str) -> None:
             report(0, text)
@@ -343,7 +343,7 @@ class CellJob:
         ]
 
     def refused(self, reason: str) -> list[Json]:
-        """The rows of cells that cannot be computed."""
+        """Return the rows of cells that cannot be computed."""
         return [{**row, "status": "failed", "reason": reason} for row in self.rows()]
 
     def _solve(self, options: SolveOptions, seed: int, go_on: Callable[[str], None]) -> Json:
@@ -367,7 +367,7 @@ def _train(options: TrainOptions, seeds: Sequence[int], go_on: Callable[[str], N
     except InputError:
         if len(seeds) == 1:
             raise
-        # One that diverges must not take the others with it.
+        # A run that diverges must not fail the others, so each is trained alone.
         alone: list[Json] = []
         for seed in seeds:
             try:
@@ -380,7 +380,7 @@ def _train(options: TrainOptions, seeds: Sequence[int], go_on: Callable[[str], N
 
 
 def flat_options(options: Options) -> Json:
-    """The options of a cell as columns: a list is written as the grid's words have it."""
+    """Return the options of a cell as columns; a list has the notation of the grid's words."""
     kinds = option_types("solve" if isinstance(options, SolveOptions) else "train")
     values = {name: value for name, value in asdict(options).items() if name in kinds}
     for name, value in values.items():
@@ -393,7 +393,7 @@ def flat_options(options: Options) -> Json:
 
 @cache
 def cell_schema(kind: Kind) -> Schema:
-    """The columns of a kind's cells."""
+    """Return the columns of a kind's cells."""
     options = {name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()}
     extra = {"stop_at_failure": bool} if kind == "solve" else {}
     return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_RESULTS[kind]}

@@ -1,4 +1,4 @@
-"""What a sweep found: success rates by options, and where half of all runs succeed against the prediction."""
+"""The results of a sweep: success rates, and the samples at which half of the runs succeed against the prediction."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -21,11 +21,11 @@ from internalize.storage.summaries import SOLVED
 from internalize.storage.sweep_store import CellStore, kind_of
 
 _AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none"}
-"""What the prediction is of."""
+"""The options that the prediction assumes."""
 
 
 def read_cells(out: Path) -> pl.DataFrame:
-    """The cells of a sweep as a frame, with `success`: every layer recovered, or 99 % of the answers right."""
+    """Return the cells of a sweep, with a column `success`: every layer recovered, or 99 % of the answers right."""
     kind = kind_of(out)
     success = pl.col("exact_recovery") if kind == "solve" else pl.col("accuracy") >= SOLVED
     cells = CellStore(out, kind, cell_schema(kind)).frame().with_columns(success.alias("success"))
@@ -37,34 +37,35 @@ def read_cells(out: Path) -> pl.DataFrame:
 
 
 def keep_where(cells: pl.DataFrame, conditions: Sequence[str]) -> pl.DataFrame:
-    """The cells with these values, each condition as ``name=value``."""
+    """Return the cells that meet all conditions, each of the form ``name=value``."""
     for name, value in map(condition, conditions):
         if name not in cells.columns:
-            raise InputError(
-                f"where={name}={value}: the cells have no such column; they have {', '.join(cells.columns)}"
-            )
+            raise InputError(f"where={name}={value}: no such column; the cells have {', '.join(cells.columns)}")
         cells = cells.filter(pl.Series([is_value(found, value) for found in cells[name]], dtype=pl.Boolean))
     return cells
 
 
 def varied(cells: pl.DataFrame) -> list[str]:
-    """The options with more than one value among the cells."""
+    """Return the options that have more than one value among the cells."""
     kind: Kind = "solve" if "exact_recovery" in cells.columns else "train"
     names = (*option_types(kind), "stop_at_failure")
     return [name for name in names if name in cells.columns and cells[name].n_unique() > 1]
 
 
 def check_columns(cells: pl.DataFrame, by: Sequence[str]) -> None:
-    """Refuse names that are no columns of the cells, or one of them twice."""
+    """Raise if a name is not a column of the cells, or occurs twice."""
     for name in by:
         if name not in cells.columns:
-            raise InputError(f"by={name!r}: the cells have no such column; they have {', '.join(cells.columns)}")
+            raise InputError(f"by={name!r}: no such column; the cells have {', '.join(cells.columns)}")
     if len(set(by)) != len(by):
         raise InputError(f"by={' '.join(by)!r} names a column twice")
 
 
 def success_rates(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
-    """Share of successes for each combination of these columns' values, with Wilson's interval; failed cells apart."""
+    """Return the share of successes, with Wilson's interval, per combination of these columns' values.
+
+    Failed cells are counted separately.
+    """
     check_columns(cells, by)
     if "stop_at_failure" in varied(cells) and "stop_at_failure" not in by:
         raise InputError("cells with and without stop_at_failure would count the same seeds twice; choose by --where")
@@ -84,16 +85,17 @@ def success_rates(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
 
 
 def phase_of(cells: pl.DataFrame, by: Sequence[str]) -> Json:
-    """All that a phase diagram shows of a sweep's cells: ``by``, ``rows`` and ``half``, as `draw_phase` takes them."""
+    """Return the contents of a phase diagram of these cells: ``by``, ``rows`` and ``half``, for `draw_phase`."""
     half = half_points(cells, by)
     return {"by": list(by), "rows": success_rates(cells, by), "half": half}
 
 
 def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
-    """Where half of all runs succeed at each value of the option across: measured and predicted. Only over samples.
+    """Return the measured and predicted samples for half of the runs, at each value on the horizontal axis.
 
-    An object has the options it is of, `measured` with `low` and `high` (null where one half is not crossed), `predicted` (null
-    where the prediction is of another model) and `deviation`, the measured over the predicted less 1.
+    The list is empty unless the vertical axis is samples. An object has its options, `measured` with `low` and
+    `high` (null if one half is not crossed), `predicted` (null if the prediction does not cover the model) and
+    `deviation`, measured over predicted minus 1.
     """
     x, y = _check(cells, by)
     if y != "samples" or "exact_recovery" not in cells.columns or cells[y].has_nulls():
@@ -116,10 +118,10 @@ def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
 
 
 def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
-    """Refuse what one figure cannot show: cells at one place that differ in something else than the seed."""
+    """Return the options of both axes; raise if cells at one place differ in more than the seed."""
     if len(by) not in (2, 3):
         raise InputError(
-            f"by={' '.join(by)}: the phase diagram of --figure has an option across, one upwards, and perhaps one for panels"
+            f"by={' '.join(by)}: the phase diagram of --figure takes two options for the axes, and a third for panels"
         )
     check_columns(cells, by)
     if cells.is_empty():
@@ -139,7 +141,7 @@ def _panels(cells: pl.DataFrame, by: Sequence[str]) -> list[tuple[object, pl.Dat
 
 
 def _predicted(runs: pl.DataFrame) -> int | None:
-    """The samples for one half at the setting of these runs; None where there is no prediction."""
+    """Return the predicted samples at which half of these runs succeed; None if there is no prediction."""
     if runs.is_empty():
         return None
     names = [field.name for field in fields(StepOptions)]

@@ -1,9 +1,9 @@
 """Sweeps: every setting of a grid with every seed, one row each in one store, on local processes or a Ray cluster.
 
-A cell is one setting with one seed. All of its options together identify it: whatever grid asks for it, it is computed once.
-Workers hand their rows to the one process that writes, so a worker that dies costs only the cells it was computing. Cells of
-`train` that differ only in the seed are trained together, ten seeds at a time. The last bits of a run depend on which seeds those
-are, so the row names them.
+A cell is one setting with one seed. Its options identify it, so it is computed once even if several grids contain
+it. Workers send their rows to the one process that writes, so a worker that dies loses only the cells it was
+computing. Cells of `train` that differ only in the seed are trained together, ten seeds at a time. The last bits of
+a run depend on which seeds these are, so the row names them.
 """
 
 import time
@@ -27,31 +27,32 @@ def sweep(
     stop_at_failure: bool = False,
     resume: bool = False,
 ) -> Json:
-    """Compute the cells that the store does not have, and return CONTRACT's object of `sweep`.
+    """Compute the cells that the store lacks, and return the contract's object of `sweep`.
 
     Args:
-        settings: all of `train` or all of `solve`.
-        seeds: every setting is run with each.
+        settings: settings of `train` or of `solve`, not both.
+        seeds: every setting runs with each of them.
         out: folder of the store.
-        runner: where the cells are computed.
-        stop_at_failure: of `solve`: end a run with the first stage that is not recovered. Its errors are then of a model that
-            is not trained to the end.
-        resume: add to a store that is there.
+        runner: computes the cells.
+        stop_at_failure: for `solve`: stop a run after the first stage that is not recovered. Its errors are then
+            those of a partly trained model.
+        resume: add to an existing store.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with every finished cell in the store.
     """
     kinds: set[Kind] = {CellJob(setting, (0,)).kind for setting in settings}
     if len(kinds) != 1:
-        raise InputError(f"{len(settings)} settings of {len(kinds)} kinds; a sweep has settings of one, train or solve")
+        raise InputError(f"{len(settings)} settings of {len(kinds)} kinds; a sweep has one kind, train or solve")
     (kind,) = kinds
     if stop_at_failure and kind == "train":
-        raise InputError("stop_at_failure is for `solve`: no stage of `train` fails by itself")
+        raise InputError("stop_at_failure is for `solve`; a stage of `train` cannot fail")
     store = CellStore(out, kind, cell_schema(kind))
-    asked = [CellJob(setting, (seed,), stop_at_failure) for setting in settings for seed in seeds]
-    wanted = {job.rows()[0]["cell"]: job for job in asked}
+    cells = [CellJob(setting, (seed,), stop_at_failure) for setting in settings for seed in seeds]
+    wanted = {job.rows()[0]["cell"]: job for job in cells}
     with store.locked(resume=resume) as known:
-        # In an order that means nothing: the rate so far then tells the time left, and what was stopped has some of everything.
+        # The digests are in random order, so the rate so far predicts the time left, and a stopped sweep has cells of
+        # every setting.
         missing = [wanted[cell] for cell in sorted(wanted.keys() - known)]
         before, total = len(wanted) - len(missing), len(wanted)
         first: tuple[float, float] | None = None
@@ -59,7 +60,7 @@ def sweep(
         def show(done: float, _: float, seen: str) -> None:
             nonlocal first
             now = time.monotonic()
-            first = first or (done, now)  # without the time that processes take to start
+            first = first or (done, now)  # excludes the time that processes take to start
             rate = (done - first[0]) / (now - first[1]) if now > first[1] else 0.0
             runner.report(before + done, total, f"{rate:.3g} cells/s  {seen.partition('  ')[2]}")
 
@@ -73,7 +74,7 @@ def sweep(
                 how_to_continue=how_to_continue,
             )
             if killed:
-                lost = f"{len(killed)} jobs are not done ({killed[0].job.name}: {killed[0].reason})"
+                lost = f"{len(killed)} jobs did not finish ({killed[0].job.name}: {killed[0].reason})"
                 raise MachineError(f"{lost}; the others are in the store, and {how_to_continue}")
     found = store.frame()
     status = dict(zip(found["cell"], found["status"], strict=True))
@@ -82,7 +83,7 @@ def sweep(
 
 
 def _together(jobs: Sequence[CellJob]) -> list[CellJob]:
-    """Cells of one setting whose seeds are of the same ten: the same company whatever was computed before them."""
+    """Group cells of one setting by tens of seeds, whichever cells were computed before."""
     groups: dict[tuple[Options, int], list[int]] = {}
     for job in jobs:
         groups.setdefault((job.options, job.seeds[0] // SEEDS_PER_BATCH), []).append(job.seeds[0])

@@ -1,5 +1,6 @@
-"""The model of Definition 3, several times: once as printed and slow, then faster forms tested against it.
+"""The model of Definition 3: a slow form as printed, and faster forms that are tested against it.
 
-Imports `parity.task`. Start with `literal.py` (the reference, in float64), then `transformer.py` (block form and level form).
-`link`, `mask`, `gates` and `loss` are the parts that the paper names; `relaxed.py` learns some of them; `cot.py` is explicit CoT.
+Imports `parity.task`. Start with `literal.py` (the reference, in float64), then `transformer.py` (block form and
+level form). `link`, `mask`, `gates` and `loss` are the parts that the paper names, and `relaxed.py` learns some of
+them. `cot.py` is explicit CoT.
 """

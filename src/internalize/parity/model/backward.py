@@ -1,21 +1,22 @@
-r"""Loss and gradients of a stage in level form, by hand: what autograd would compute, without what it keeps and copies.
+r"""Loss and gradients of a stage in level form, without autograd and without its copies.
 
 | name | paper                            | meaning                                                    | where        |
 | ---- | -------------------------------- | ---------------------------------------------------------- | ------------ |
-| X    | x^(ℓ)_[ℓ+1]                      | runs × positions × samples: the bits, then what is written | section 2.2  |
+| X    | x^(ℓ)_[ℓ+1]                      | runs × positions × samples: the bits, then the nodes       | section 2.2  |
 | A    | softmax of W^(ℓ)                 | runs × keys × nodes                                        | Definition 1 |
 | Z    | ẑ                                | runs × nodes × samples: means of the keys, before the link | section 2.2  |
-| dX   | ∂L/∂x                            | of the nodes; the bits need none                           | –            |
-| G    | ∂L/∂ẑ                            | of the nodes that a layer writes                           | –            |
+| dX   | ∂L/∂x                            | gradient of the nodes; the bits need none                  | –            |
+| G    | ∂L/∂ẑ                            | gradient of the nodes that a layer writes                  | –            |
 
 With \(Z = A^\top X\) and \(x_m = \phi(Z_m)\),
 \[ G = \frac{\partial \mathcal L}{\partial x} \odot \phi'(Z), \qquad
-   \frac{\partial \mathcal L}{\partial A} = X G^\top, \qquad \frac{\partial \mathcal L}{\partial X} \mathrel{+}= A G, \qquad
-   \frac{\partial \mathcal L}{\partial W} = A \odot \Bigl(\frac{\partial \mathcal L}{\partial A}
+   \frac{\partial \mathcal L}{\partial A} = X G^\top, \qquad \frac{\partial \mathcal L}{\partial X} \mathrel{+}= A
+   G, \qquad \frac{\partial \mathcal L}{\partial W} = A \odot \Bigl(\frac{\partial \mathcal L}{\partial A}
    - \mathbf 1 \sum_j A_j \odot \frac{\partial \mathcal L}{\partial A_j}\Bigr). \]
 
-Samples are neighbours in memory, so that a product of few nodes has long rows; with nodes as neighbours the same products take five
-times as long. All states are in one buffer, so that a layer reads them in one product and nothing is concatenated.
+Samples are adjacent in memory, so that a product with few nodes has long rows; with nodes adjacent, the same
+products take five times as long. All states are in one buffer, so that a layer reads them in one product and
+nothing is concatenated.
 """
 
 import torch
@@ -27,7 +28,7 @@ from internalize.parity.task.stages import ParityStage
 
 
 class LevelGradients:
-    """Puts the gradients of a stage's loss into the weights of a model that has one leading dimension, of runs."""
+    """Computes a stage's loss and gradients for a model whose weights have one leading dimension, the runs."""
 
     def __init__(self, model: LevelTransformer) -> None:
         self.model = model
@@ -39,9 +40,9 @@ class LevelGradients:
 
     @torch.no_grad()
     def __call__(self, sequence: Tensor, stage: ParityStage) -> Float[Tensor, "runs"]:
-        """The loss of every run on its sequences, runs × positions × samples, of any type.
+        """Set ``grad`` of every weight, and return each run's loss on ``sequence`` (runs × positions × samples).
 
-        Layers above the one that is read have the gradient None, not zero.
+        Layers above the readout get the gradient None, not zero.
         """
         levels, end = self.levels, self.levels.level_end
         n, (runs, T, B) = levels.n, sequence.shape
@@ -71,7 +72,7 @@ class LevelGradients:
             if layer == top - 1:
                 below[:] = A[layer][:, n:] @ G
             elif layer:
-                below += A[layer][:, n:] @ G  # baddbmm_ into a part of a buffer goes run by run
+                below += A[layer][:, n:] @ G  # baddbmm_ into a part of a buffer would compute run by run
         for layer, (w, gradient) in enumerate(zip(self.W, self.gradients, strict=True)):
             w.grad = gradient if layer < top else None
         return losses

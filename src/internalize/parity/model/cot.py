@@ -6,8 +6,9 @@ r"""Explicit chain of thought: the one-layer model that writes the chain, node b
 | forward  | teacher forcing           | every node from *shown* values below it     | section 3.1 |
 | generate | autoregressive generation | every node from *generated* values below it | section 3.1 |
 
-The paper compares with this model (Kim and Suzuki 2025) without restating it: Definition 3 with one layer, gate 1 on
-every position > n and the level mask. One matrix serves all levels, so the chain must be written out to be read again.
+The paper compares with this model (Kim and Suzuki 2025) without restating it: Definition 3 with one layer, gate 1
+on every position > n, and the level mask. One matrix serves all levels, so the model must write each level to read
+it again.
 """
 
 from collections.abc import Sequence
@@ -23,18 +24,18 @@ from internalize.parity.model.transformer import check_width
 from internalize.parity.task.tree import Levels
 
 Written = Literal["node", "level"]
-"""The chain node by node, or a whole level at a time."""
+"""Write the chain node by node, or a whole level at a time."""
 
 
 def chain_passes(levels: Levels, by: Written) -> list[range]:
-    """The sequential passes of generation: k − 1 single nodes or L whole levels, as ranges of positions."""
+    """Return the positions that each pass of generation writes: k − 1 single nodes or L whole levels."""
     if by == "level":
         return [levels.nodes(level) for level in range(1, levels.L + 1)]
     return [range(m, m + 1) for m in range(levels.n, levels.T)]
 
 
 class CoTTransformer(nn.Module):
-    """One layer, gate 1 on the nodes, zero weights at the start."""
+    """The one-layer model of explicit CoT: gate 1 on the nodes, initial weights 0."""
 
     visible: Tensor
 
@@ -48,19 +49,19 @@ class CoTTransformer(nn.Module):
         self.W = nn.Parameter(torch.zeros(*runs, self.levels.T, k - 1, dtype=dtype))
 
     def attention(self) -> Float[Tensor, "*runs T nodes"]:
-        """Softmax weights: rows keys, columns nodes."""
+        """Return the softmax weights: rows keys, columns nodes."""
         return masked_softmax(self.W, self.visible)
 
     def forward(self, D: Float[Tensor, "*data B T"]) -> Float[Tensor, "*runs B T"]:
-        """Teacher forcing: the input bits, and every node computed from the tokens shown below it."""
+        """Return the input bits, then every node computed from the tokens shown below it (teacher forcing)."""
         check_width(D, self.levels)
         Y = self.link(D @ self.attention())
         return torch.cat([D[..., : self.levels.n].expand(*Y.shape[:-1], -1), Y], dim=-1)
 
     def generate(self, bits: Float[Tensor, "*data B n"], by: Written = "node") -> Float[Tensor, "*runs B T"]:
-        """Write the chain behind the bits: each pass reads what earlier passes wrote.
+        """Write the chain after the bits: each pass reads what earlier passes wrote.
 
-        The values are fed back as they are, not rounded to ±1: the model has no tokens other than its states.
+        The values are fed back without rounding to ±1, because the model has no tokens other than its states.
         """
         attention: Tensor = self.attention()
         runs = (bits[..., :1, :1] * attention[..., :1, :1]).shape[:-2]

@@ -1,13 +1,13 @@
-r"""How long an answer takes: one pass of the internalised model, k − 1 of the one that writes its chain.
+r"""How long an answer takes: one pass of the internalized model, k − 1 passes of the one that writes its chain.
 
-| name   | paper                  | meaning                                                                     | where       |
-| ------ | ---------------------- | --------------------------------------------------------------------------- | ----------- |
-| node   | autoregressive passes  | the chain node by node: k − 1 passes, each after the one before             | section 3.1 |
-| level  | –                      | the chain level by level: \(\log_2 k\) passes, all nodes of a level at once | –           |
-| direct | internalised reasoning | the bits in, the root out: one pass through \(\log_2 k\) layers             | section 3.1 |
+| name   | paper                  | meaning                                                   | where       |
+| ------ | ---------------------- | --------------------------------------------------------- | ----------- |
+| node   | autoregressive passes  | the chain node by node: k − 1 passes, one after the other | section 3.1 |
+| level  | –                      | the chain level by level: \(\log_2 k\) passes             | –           |
+| direct | internalized reasoning | one pass through \(\log_2 k\) layers, from bits to root   | section 3.1 |
 
-Weights decide nothing of a model whose weights may still change: a softmax takes as long whatever it is of. With fixed weights
-(``sparse.py``) it need not be computed at all.
+The latency of a trainable model does not depend on its weights, because a softmax of any weights takes as long.
+With fixed weights (``sparse.py``) no softmax is computed.
 """
 
 import math
@@ -34,23 +34,23 @@ WARM_UP = 5
 
 @dataclass(frozen=True)
 class Answering:
-    """A model with weights that may still change, and the way in which it gives its answer to some bits."""
+    """A trainable model, and the way in which it computes its answers."""
 
     model: LevelTransformer | CoTTransformer
     by: By
 
     @property
     def levels(self) -> Levels:
-        """The problem."""
+        """The levels of the problem."""
         return self.model.levels
 
     @property
     def passes(self) -> int:
-        """Passes that wait for each other."""
+        """Number of sequential passes per answer."""
         return 1 if self.by == "direct" else len(chain_passes(self.levels, self.by))
 
     def __call__(self, bits: Tensor) -> Tensor:
-        """The root."""
+        """Return the root of every sample."""
         if isinstance(self.model, LevelTransformer):
             return self.model.by_level(bits)[-1][..., -1]
         assert self.by != "direct"
@@ -59,7 +59,7 @@ class Answering:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one answer: the median of many, with the 95 % interval of the median."""
+    """The median of ``repeats`` times of one answer, in milliseconds, with its 95 % interval."""
 
     median: float
     low: float
@@ -68,22 +68,23 @@ class Latency:
 
 
 def new_models(n: int, k: int) -> list[Answering]:
-    """All three ways, with weights as they are before any training."""
+    """Return untrained models that answer in each of the three ways."""
     cot = CoTTransformer(n, k)
     return [Answering(LevelTransformer(n, k) if by == "direct" else cot, by) for by in WAYS]
 
 
 def models_of(run: Run) -> list[Answering]:
-    """The ways in which a finished run's model answers: one, or two if it writes its chain. In float32."""
+    """Return the model of a finished run in float32, once per way of answering (two if it writes its chain)."""
     levels, link, writes_chain, W = read_model(run)
     model = set_weights((CoTTransformer if writes_chain else LevelTransformer)(levels.n, levels.k, link), W)
     return [Answering(model, by) for by in (("node", "level") if writes_chain else ("direct",))]
 
 
 def measure_latency(subjects: Sequence[Answering | SparseModel], batch: int, repeats: int) -> list[Latency]:
-    """Time an answer of each on one thread. All of them, over and over, so that whatever disturbs disturbs all alike.
+    """Time one answer of each subject on one thread.
 
-    Each time in another order: whoever always came after the one with the largest weights would find the caches cold.
+    Every repeat times all subjects, so that disturbances affect them alike. The order is random in each repeat: in
+    a fixed order, one subject would always follow the largest weights and find cold caches.
     """
     inputs = [draw_bits(subject.levels.n, 0, 0, batch, "test") for subject in subjects]
     times: list[list[float]] = [[] for _ in subjects]
@@ -102,10 +103,12 @@ def measure_latency(subjects: Sequence[Answering | SparseModel], batch: int, rep
 
 
 def median_rank(count: int) -> int:
-    """The place, from either end, of the ordered values between which the median lies with 95 %: how many of them are below it
-    is binomial. Fewer than six values do not reach 95 %; then the extremes.
+    """Return the index, from either end, of the ordered values that enclose the median with probability 95 %.
+
+    The number of values below the median is binomial. Fewer than six values do not reach 95 %; the extremes are
+    taken then.
     """
     below, rank = 0, 0
-    while 40 * (below := below + math.comb(count, rank)) <= 2**count:  # whole numbers: no float holds many repeats
+    while 40 * (below := below + math.comb(count, rank)) <= 2**count:  # integers: 2**count overflows a float
         rank += 1
     return max(rank - 1, 0)

@@ -1,11 +1,11 @@
-r"""The link function φ that stands in for an MLP: it turns the mean of two bits into their product.
+r"""The link function φ, which replaces an MLP: it maps the mean of two bits to their product.
 
 | name       | paper | meaning                                           | where        |
 | ---------- | ----- | ------------------------------------------------- | ------------ |
 | phi, slope | φ, φ′ | the function and its derivative on [−1, 1]        | Definition 2 |
 | c          | c     | curvature at 0: \(\phi(t) = -1 + c t^2 + O(t^4)\) | Definition 2 |
 
-Two are built in. A user adds one with :func:`add_link`, which checks it against the definition first.
+Two link functions are built in. :func:`add_link` adds another after checking it against the definition.
 """
 
 import math
@@ -28,7 +28,7 @@ class Link:
     c: float
 
     def __call__(self, t: Tensor) -> Tensor:
-        """φ(t), entry by entry."""
+        """Return φ(t) of every entry."""
         return self.phi(t)
 
 
@@ -52,9 +52,9 @@ _links = {link.name: link for link in (COSINE, QUARTIC)}
 
 
 def get_link(name: str) -> Link:
-    """The link function of that name."""
+    """Return the link function called ``name``."""
     if name not in _links:
-        raise InputError(f"link {name!r} is not one of {', '.join(sorted(_links))}; add_link adds one")
+        raise InputError(f"link {name!r} is not one of {', '.join(sorted(_links))}; add others with add_link")
     return _links[name]
 
 
@@ -64,15 +64,15 @@ def add_link(link: Link) -> Link:
     if faults:
         raise InputError(f"{link.name!r} is not a link function (Definition 2): {'; '.join(faults)}")
     if _links.get(link.name, link) != link:
-        raise InputError(f"there is a link {link.name!r} already; choose another name")
+        raise InputError(f"a link named {link.name!r} exists; choose another name")
     _links[link.name] = link
     return link
 
 
 def link_faults(link: Link) -> list[str]:
-    """The conditions of Definition 2 that ``link`` breaks, each in words with the value found; none if it is sound.
+    """Return the conditions of Definition 2 that ``link`` breaks, each in words with the value found.
 
-    Checked in float64 on a grid of [−1, 1]; the curvature from the grid's finest step about 0.
+    They are checked in float64 on a grid of [−1, 1], and the curvature by a small step from 0.
     """
     t = torch.linspace(-1, 1, 4001, dtype=torch.float64, requires_grad=True)
     phi = link.phi(t)

@@ -10,9 +10,9 @@ r"""The model exactly as the paper prints it, in float64: the reference that eve
 | W_O(l) | W_O^(ℓ) | d × d block shift, block ℓ to block ℓ + 1                           | section 2.2  |
 | Psi(t) | Ψ_t     | d × B readout of block t + 1                                        | section 2.2  |
 
-The whole batch is one d × T matrix, so the cost grows with B²: slow on purpose, for small cases only.
+The whole batch is one d × T matrix, so the cost grows with B²: use it only for small cases.
 
-Departs from the paper: the first position has no key, and its softmax over nothing is taken as 0.
+Departs from the paper: the first position has no key, and its softmax over no keys is defined as 0.
 """
 
 from collections.abc import Sequence
@@ -48,13 +48,13 @@ class LiteralTransformer:
         self.gates = (paper_gates(levels) if gates is None else gates).to(torch.float64)
 
     def embed(self, D: Float[Tensor, "B T"]) -> Float[Tensor, "d T"]:
-        """E(D): one-hot positions, the data in block 1, zeros in the blocks that the layers will write."""
+        """Return E(D): one-hot positions, the data in block 1, zeros in the blocks that the layers will write."""
         B, T = D.shape
         self._refuse_if_too_large(B)
         return torch.cat([torch.eye(T, dtype=D.dtype), D, D.new_zeros(B * self.L, T)])
 
     def attention(self, X: Float[Tensor, "d T"], W: Float[Tensor, "T T"]) -> Float[Tensor, "d T"]:
-        """Attn(X; W) = X · S(Xᵀ W_KQ X + C), with the column-wise softmax S (Definition 1)."""
+        """Return Attn(X; W) = X · S(Xᵀ W_KQ X + C), with the column-wise softmax S (Definition 1)."""
         d, T = X.shape
         W_KQ = torch.nn.functional.pad(W, (0, d - T, 0, d - T))
         keyless = self.C.isneginf().all(dim=0)
@@ -62,20 +62,20 @@ class LiteralTransformer:
         return X @ scores.softmax(dim=0).masked_fill(keyless, 0.0)
 
     def W_O(self, layer: int, B: int) -> Float[Tensor, "d d"]:
-        """The block shift: zero on positions, e_{L+1,ℓ+1} e_{L+1,ℓ}ᵀ ⊗ I_B on the blocks."""
+        """Return the block shift: zero on positions, e_{L+1,ℓ+1} e_{L+1,ℓ}ᵀ ⊗ I_B on the blocks."""
         shift = torch.zeros(self.L + 1, self.L + 1, dtype=torch.float64)
         shift[layer + 1, layer] = 1.0
         blocks = torch.kron(shift, torch.eye(B, dtype=torch.float64))
         return torch.nn.functional.pad(blocks, (self.levels.T, 0, self.levels.T, 0))
 
     def Psi(self, layers: int, B: int) -> Float[Tensor, "d B"]:
-        """The readout of the block that layer number ``layers`` writes: zero on positions, e ⊗ I_B on the blocks."""
+        """Return the readout of the block that layer ``layers`` writes: zero on positions, e ⊗ I_B on the blocks."""
         e = torch.zeros(self.L + 1, 1, dtype=torch.float64)
         e[layers] = 1.0
         return torch.nn.functional.pad(torch.kron(e, torch.eye(B, dtype=torch.float64)), (0, 0, self.levels.T, 0))
 
     def streams(self, W: Sequence[Float[Tensor, "T T"]], D: Float[Tensor, "B T"]) -> list[Float[Tensor, "d T"]]:
-        """X^(0), X^(1), …, X^(L): X^(ℓ) = X^(ℓ−1) + W_O^(ℓ) GC(φ(Attn(X^(ℓ−1); W^(ℓ))), X^(ℓ−1); g^(ℓ))."""
+        """Return X^(0), …, X^(L), where X^(ℓ) = X^(ℓ−1) + W_O^(ℓ) GC(φ(Attn(X^(ℓ−1); W^(ℓ))), X^(ℓ−1); g^(ℓ))."""
         if len(W) != self.L:
             raise InputError(f"{len(W)} weight matrices for a model of {self.L} layers")
         X = self.embed(D)
@@ -88,7 +88,7 @@ class LiteralTransformer:
         return streams
 
     def __call__(self, W: Sequence[Float[Tensor, "T T"]], D: Float[Tensor, "B T"], layers: int) -> Float[Tensor, "B T"]:
-        """f^(t)(D) = Ψ_tᵀ X^(L), the readout at every position, for t = ``layers``."""
+        """Return f^(t)(D) = Ψ_tᵀ X^(L), the readout at every position, for t = ``layers``."""
         return self.Psi(layers, len(D)).T @ self.streams(W, D)[-1]
 
     def _refuse_if_too_large(self, B: int) -> None:

@@ -14,7 +14,7 @@ from internalize.parity.task.tree import Levels
 def stage_loss(
     output: Float[Tensor, "*runs B T"], sequence: Float[Tensor, "*runs B T"], stage: ParityStage
 ) -> Float[Tensor, "*runs"]:
-    """Squared error on the supervised positions, summed over them, averaged over samples, halved: Eq. (loss-t)."""
+    """Return half the mean over samples of the squared error, summed over the supervised positions: Eq. (loss-t)."""
     supervised = list(stage.supervised)
     error = output[..., supervised] - sequence[..., supervised]
     return error.square().sum(dim=-1).mean(dim=-1) / 2
@@ -23,7 +23,7 @@ def stage_loss(
 def supervised_level_loss(
     output: Float[Tensor, "*runs B T"], sequence: Float[Tensor, "*runs B T"], stage: ParityStage, levels: Levels
 ) -> Float[Tensor, "*runs"]:
-    """The same sum over the supervised nodes of the readout's level alone: what is left where the input hides all nodes."""
+    """Return the stage loss over the supervised nodes of the readout's level alone, for inputs that hide all nodes."""
     nodes = slice(stage.supervised[0], levels.level_end[stage.layers])
     error = output[..., nodes] - sequence[..., nodes]
     return error.square().sum(dim=-1).mean(dim=-1) / 2
@@ -32,10 +32,10 @@ def supervised_level_loss(
 def level_loss(
     model: LevelTransformer, sequence: Float[Tensor, "*runs B T"], stage: ParityStage
 ) -> Float[Tensor, "*runs"]:
-    """The same loss of a model in level form, without the part that is 0.
+    """Return the stage loss of a model in level form, without the terms that are 0.
 
-    The forward pass never reads a padded position nor a shown node, and a supervised node above the readout copies its own
-    shown token: its error is exactly 0. What remains is the level that the readout layer writes.
+    The forward pass reads neither padded positions nor shown nodes. A supervised node above the readout copies its
+    own shown token, so its error is exactly 0. Only the level that the readout layer writes contributes.
     """
     levels = model.levels
     computed = model.by_level(sequence[..., : levels.n], stage.layers)[-1]

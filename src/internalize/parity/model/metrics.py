@@ -5,12 +5,12 @@
 | accuracy        | validation accuracy | share of samples whose root has the right sign                | section 4    |
 | l2_error        | E(θ)                | mean squared error of the root, at this secret set            | section 2.1  |
 | max_error       | the theorem's norm  | largest error of the root over the samples                    | Theorem 1    |
-| level_accuracy  | –                   | share of right signs, one number for each level of nodes      |              |
-| child_attention | Definition 4        | smallest attention on a true child, one number for each layer | appendix C.5 |
+| level_accuracy  | –                   | share of right signs, one number per level of nodes           |              |
+| child_attention | Definition 4        | smallest attention on a true child, one number per layer      | appendix C.5 |
 | gate_distance   | Eq. (gating)        | mean distance of learned gates from the prescribed ones       | section 3.2  |
 
-All but the last two are of the *inference input*, which shows no position of the chain. Each level is read after the layer
-that writes it, the root after the last: in the paper's model later layers leave a level alone, in others they may not.
+All but the last two are measured on the *inference input*, which shows no position of the chain. Each level is read
+after the layer that writes it. In the paper's model later layers do not change a level; in other models they may.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ Model = LevelTransformer | BlockTransformer | CoTTransformer
 
 
 def infer(model: Model, bits: Float[Tensor, "*data B n"]) -> Float[Tensor, "*runs B T"]:
-    """Every node from the bits alone: in one pass, or by writing the chain."""
+    """Return the bits and every node that the model computes from them, in one pass or by writing the chain."""
     if isinstance(model, LevelTransformer):
         return model.states(bits)
     if isinstance(model, CoTTransformer):
@@ -42,7 +42,7 @@ def infer(model: Model, bits: Float[Tensor, "*data B n"]) -> Float[Tensor, "*run
 
 
 def layer_attention(model: Model, layer: int) -> Float[Tensor, "*runs keys nodes"]:
-    """Attention of the nodes of level ``layer + 1`` over the positions below them."""
+    """Return the attention of the nodes of level ``layer + 1`` over the positions below them."""
     if isinstance(model, LevelTransformer):
         return model.attention(layer)
     nodes, n = model.levels.span(layer + 1), model.levels.n
@@ -52,11 +52,11 @@ def layer_attention(model: Model, layer: int) -> Float[Tensor, "*runs keys nodes
 
 
 def gate_distance(gates: Float[Tensor, "runs L T"], levels: Levels) -> list[dict[str, float]]:
-    """Mean distance of each run's gates from the prescribed ones, by what a layer has to do with a position.
+    """Return the mean distance of each run's gates from the prescribed ones, for four kinds of position of a layer.
 
-    ``inputs``: the bits, to be kept. ``written``: the nodes that the layer writes. ``below``: nodes written before, to be
-    kept. ``above``: nodes that a later layer writes; under the level mask nothing reads them before, so
-    their gates are free.
+    ``inputs``: the bits, which a layer must keep. ``written``: the nodes that it writes. ``below``: nodes of lower
+    levels, which it must keep. ``above``: nodes that a later layer writes; under the level mask nothing reads them
+    before, so their gates are free.
     """
     level = torch.tensor([levels.level_of(m) for m in range(levels.T)])
     written = torch.arange(1, levels.L + 1).unsqueeze(1)
@@ -71,7 +71,7 @@ def gate_distance(gates: Float[Tensor, "runs L T"], levels: Levels) -> list[dict
 
 
 def child_attention(model: Model, trees: Sequence[ParityTree]) -> Float[Tensor, "runs L"]:
-    """Smallest attention on a true child, for each run and layer."""
+    """Return the smallest attention on a true child, for each run and layer."""
     columns: list[Tensor] = []
     for layer in range(model.levels.L):
         attention = layer_attention(model, layer)
@@ -88,7 +88,10 @@ def measure(
     sequence: Float[Tensor, "runs B T"],
     output: Float[Tensor, "runs B T"] | None = None,
 ) -> list[dict[str, Any]]:
-    """The measurements of every run on the true sequences of its samples; ``output``: what ``infer`` said of them, if known."""
+    """Return the measurements of every run on the true ``sequence`` of its samples.
+
+    ``output`` is the result of ``infer`` on them, if it is known already.
+    """
     levels = model.levels
     output = infer(model, sequence[..., : levels.n]) if output is None else output
     by_level = [

@@ -1,17 +1,18 @@
-r"""The model with one of its idealisations lifted: gates, values, output or link are learned together with W.
+r"""The model with parts learned together with W that the paper fixes: gates, values, output or link.
 
-| name          | paper   | what it departs from                                                          | where        |
-| ------------- | ------- | ----------------------------------------------------------------------------- | ------------ |
-| LearnedGates  | g^(ℓ)   | prescribed gates: here \(g = \sigma(a)\), one a layer and position            | Eq. (gating) |
-| InputGates    | g^(ℓ)   | the same, and \(g = \sigma(a + u x + v y)\) with state x and update y (GTrXL) | section 3.2  |
-| value         | W_V     | values as they are: here a number a layer, \(\phi(v\,H A)\)                   | section 2.2  |
-| read … output | W_O, Ψ  | the block shift: here S streams, read, written, mixed and read out by weights | section 2.2  |
-| mlp           | φ       | a fixed link: here a network of one hidden layer, number in, number out       | Definition 2 |
+| name          | paper  | what the paper fixes, and what is learned here                          | where        |
+| ------------- | ------ | ----------------------------------------------------------------------- | ------------ |
+| LearnedGates  | g^(ℓ)  | prescribed gates: here \(g = \sigma(a)\), one per layer and position    | Eq. (gating) |
+| InputGates    | g^(ℓ)  | the same: here \(g = \sigma(a + u x + v y)\), state x, update y (GTrXL) | section 3.2  |
+| value         | W_V    | values unscaled: here one number v per layer, \(\phi(v\,H A)\)          | section 2.2  |
+| read … output | W_O, Ψ | the block shift: here S streams, read, written and mixed by weights     | section 2.2  |
+| mlp           | φ      | a fixed link: here a network, number to number, with one hidden layer   | Definition 2 |
 
-On the stream of Definition 3 a linear gate sees the one-hot position and the values, which makes one bias for each position
-and a weight for the state and for the update: no less than GTrXL's gate has.
+On the stream of Definition 3, a linear gate sees the one-hot position and the values. That gives one bias per
+position and one weight each for the state and the update, as much as GTrXL's gate has.
 
-Everything has one tensor a layer, so that a layer which does not run gets no gradient, and leading dimensions of runs.
+Every part has one tensor per layer, so that a layer that does not run gets no gradient. All have leading run
+dimensions.
 """
 
 from collections.abc import Sequence
@@ -29,30 +30,32 @@ from internalize.parity.task.tree import Levels
 from internalize.random_words import words
 
 STREAMS: Final = 4
-"""Streams of ``output="streams"``; hyper-connections are usually given four."""
+"""Number of streams of ``output="streams"``; hyper-connections usually have four."""
 HIDDEN: Final = 32
-"""Hidden units of the network in place of φ."""
+"""Number of hidden units of the network that replaces φ."""
 SPREAD: Final = 4.0
-"""How steep its units are at the start. At uniform attention z is about 1/√n, and a unit that is straight there sees no product."""
+"""Largest initial steepness and offset of its units.
 
+With uniform attention z is about 1/√n, and a unit that is linear on that range cannot compute a product.
+"""
 RIDGE: Final = 1e-3
-"""Price of large weights in a network that is fitted to φ."""
+"""Ridge penalty on the weights of a network that is fitted to φ."""
 
 
 class LearnedGates(nn.Module):
-    """Gates of every layer and position, from a bias that carries first."""
+    """One trained gate per layer and position. With a negative initial bias, positions first keep their state."""
 
     def __init__(self, levels: Levels, runs: Sequence[int], bias: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.logits = nn.ParameterList(torch.full((*runs, levels.T), bias, dtype=dtype) for _ in range(levels.L))
 
     def forward(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
-        """Gates of a layer, whatever its states."""
+        """Return the gates of a layer; they do not depend on its states."""
         return at_layer(self.logits, layer).sigmoid().unsqueeze(-2)
 
 
 class InputGates(LearnedGates):
-    """Gates that also look at the state and at its update."""
+    """Trained gates that also depend on the state and on its update."""
 
     def __init__(self, levels: Levels, runs: Sequence[int], bias: float, dtype: torch.dtype) -> None:
         super().__init__(levels, runs, bias, dtype)
@@ -60,17 +63,17 @@ class InputGates(LearnedGates):
         self.update = nn.ParameterList(torch.zeros(*runs, dtype=dtype) for _ in range(levels.L))
 
     def forward(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
-        """Gates of a layer at these states and updates."""
+        """Return the gates of a layer at these states and updates."""
         u, v = (at_layer(scale, layer)[..., None, None] for scale in (self.state, self.update))
         return (at_layer(self.logits, layer).unsqueeze(-2) + u * H + v * Y).sigmoid()
 
 
 class RelaxedTransformer(BlockTransformer):
-    """Block form with any of its parts learned, as the options say; with none of them, block form itself.
+    """Block form in which the options choose the learned parts. With no learned part it equals block form.
 
     Args:
         options: n, k, mask, gates and the parts that are learned.
-        seeds: one a run; they decide what begins at random (the network in place of φ).
+        seeds: one per run; they decide the random initial values (of the network in place of φ).
         dtype: of all weights.
     """
 
@@ -94,10 +97,10 @@ class RelaxedTransformer(BlockTransformer):
         self.mix = _layers(learned, levels, identity)
         self.output = _layers(learned, levels, ones / max(S, 1))
         self.opened: dict[int, Float[Tensor, " runs"]] = {}
-        """How far the learned gates of each layer were open in the latest pass: their sum over positions, mean over samples."""
+        """Sum over positions of the learned gates of each layer in the latest pass, averaged over samples."""
 
     def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
-        """Gates of a layer; learned ones are noted in ``opened``."""
+        """Return the gates of a layer, and record learned ones in ``opened``."""
         g = super().gate(layer, H, Y)
         if isinstance(self.gates, LearnedGates):
             if layer == 0:
@@ -106,18 +109,18 @@ class RelaxedTransformer(BlockTransformer):
         return g
 
     def update(self, layer: int, H: Float[Tensor, "*runs B T"]) -> Float[Tensor, "*runs B T"]:
-        """φ, or the network in its place, of what a layer reads."""
+        """Return φ, or the network in its place, of what a layer reads."""
         z = H @ self.attention(layer)
         if len(self.value):
             z = at_layer(self.value, layer)[..., None, None] * z
         return self.mlp[layer](z) if len(self.mlp) else self.link(z)
 
     def readouts(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> list[Float[Tensor, "*runs B T"]]:
-        """Readouts before the first layer and after each of the first ``layers`` (default all)."""
+        """Return the readouts before the first layer and after each of the first ``layers`` layers (default all)."""
         if not self.streams:
             return super().readouts(D, layers)
         check_width(D, self.levels)
-        X = D.unsqueeze(-3).expand(*D.shape[:-2], self.streams, *D.shape[-2:])  # every stream begins as the input
+        X = D.unsqueeze(-3).expand(*D.shape[:-2], self.streams, *D.shape[-2:])  # every stream starts as the input
         found = [D]
         for layer in range(self.levels.L if layers is None else layers):
             H = _combined(at_layer(self.read, layer), X)
@@ -129,13 +132,13 @@ class RelaxedTransformer(BlockTransformer):
         return found
 
     def gate_values(self) -> Float[Tensor, "runs L T"] | None:
-        """The learned gates of every layer and position, at states and updates 0; None if they are fixed."""
+        """Return the learned gates of every layer and position, at states and updates 0; None if they are fixed."""
         if not isinstance(self.gates, LearnedGates):
             return None
         return torch.stack([at_layer(self.gates.logits, layer).sigmoid() for layer in range(self.levels.L)], dim=-2)
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """All that is learned, by the contract's names."""
+        """Return all learned tensors, by the contract's names."""
         lists: dict[str, nn.ParameterList] = {"value": self.value, "read": self.read, "write": self.write}
         lists |= {"mix": self.mix, "output": self.output}
         if isinstance(self.gates, LearnedGates):
@@ -150,9 +153,9 @@ class RelaxedTransformer(BlockTransformer):
 
 
 class _Network(nn.Module):
-    """Number in, number out: a weighted sum of tanh(steepness · z + offset), drawn from each run's seed.
+    """A network from a number z to a weighted sum of tanh(steepness · z + offset), drawn from each run's seed.
 
-    ``fitted``: the weights of the sum are those closest to φ on [−1, 1], with a ridge that keeps them small.
+    With ``fitted``, the weights of the sum fit φ on [−1, 1] by least squares, with a ridge that keeps them small.
     """
 
     def __init__(self, seeds: Sequence[int], layer: int, dtype: torch.dtype, *, fitted: bool) -> None:
@@ -173,7 +176,7 @@ class _Network(nn.Module):
         self.weight, self.bias = nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
 
     def forward(self, z: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs B T"]:
-        """Entry by entry."""
+        """Apply each run's network to every entry."""
         steepness, offset, weight = (p[:, None, None] for p in (self.steepness, self.offset, self.weight))
         units = torch.tanh(steepness * z.unsqueeze(-1) + offset)
         return (weight * units).sum(dim=-1) + self.bias[:, None, None]

@@ -1,19 +1,20 @@
-r"""Inference with fixed weights in sparse form: one pass of an internalised model, and beside it the model that writes its chain.
+r"""Inference with fixed weights in sparse form, for an internalized model and for the model that writes its chain.
 
-| name   | paper                    | meaning                                                                  | where       |
-| ------ | ------------------------ | ------------------------------------------------------------------------ | ----------- |
-| X      | x^(ℓ)_[ℓ+1]              | states, one row a position and one column a sample                       | section 2.2 |
-| write  | –                        | nodes that are computed at once, from the positions before a level's end | –           |
-| base   | –                        | softmax weight of the many keys of a column that have equal logits       | –           |
-| few    | c_1[m], c_2[m], recovered | the keys with another logit                                             | section 3.4 |
+| name  | paper                     | meaning                                                           | where       |
+| ----- | ------------------------- | ----------------------------------------------------------------- | ----------- |
+| X     | x^(ℓ)_[ℓ+1]               | states, one row per position and one column per sample            | section 2.2 |
+| write | –                         | nodes computed together, from the positions before a level's end  | –           |
+| base  | –                         | softmax weight of the many keys of a column that share one logit  | –           |
+| few   | c_1[m], c_2[m], recovered | the keys with another logit                                       | section 3.4 |
 
-A quantised column has few distinct logits; all keys but a few share one. Where that is so, its mean over the keys is
+In a quantized column all keys but a few share one logit. Its mean over the keys is then
 \(\text{base} \sum_j x_j + \sum_{\text{few}} (\sigma_j - \text{base}) x_j\), which costs as much as the states
-themselves; where it is not (the grid 1 leaves many keys at −1, AdamW rounds nothing), the product is dense. The two are one
-function.
+themselves. Other columns use the dense product: grid 1 leaves many keys at −1, and AdamW rounds nothing. Both
+compute the same function.
 
-An internalised model writes a level after the other in one pass. The one-layer model of explicit CoT has the same columns in one
-matrix and reads what it wrote: a node a pass, or a level a pass. So all three are a list of writes, and differ in its length.
+An internalized model writes one level after the other in one pass. The one-layer model of explicit CoT has the same
+columns in one matrix and reads what it wrote, with one node or one level per pass. So each of the three is a list
+of writes.
 """
 
 from collections.abc import Sequence
@@ -31,17 +32,17 @@ from internalize.parity.task.tree import Levels
 from internalize.storage.runs import Run
 
 By = Literal["node", "level", "direct"]
-"""The chain node by node, level by level, or the answer at once."""
+"""Write the chain node by node or level by level, or answer directly."""
 WAYS: Final[tuple[By, ...]] = get_args(By)
 
 STATE_NUMBERS: Final = 2**23
-"""Numbers in a chunk's states by default: 32 MB in float32."""
+"""Default size of a chunk's states, as a count of numbers: 32 MB in float32."""
 _FEW: Final = 6
-"""A column is sparse if at most this many of its keys have not the common logit."""
+"""Columns are stored sparse if at most this many keys of each have another logit than the common one."""
 
 
 def read_model(run: Run) -> tuple[Levels, Link, bool, list[Tensor]]:
-    """The problem and the link of a finished run of `solve` or `train`, whether its model writes its chain, and its weights."""
+    """Return the levels and the link of a finished run of `solve` or `train`, whether it writes its chain, and W."""
     config, tensors = run.config, run.weights()
     levels, link = Levels(config["n"], config["k"]), get_link(config["link"])
     writes_chain = form_of_weights(tensors) == "cot"
@@ -50,7 +51,7 @@ def read_model(run: Run) -> tuple[Levels, Link, bool, list[Tensor]]:
 
 
 class _Columns:
-    """The nodes of a write, as a map from the states that they read, and the sum of those, to their own."""
+    """Computes the nodes of a write from the states that they read and the sum of those states."""
 
     def __init__(self, W: Float[Tensor, "keys nodes"], link: Link, like: Tensor) -> None:
         self.link = link
@@ -62,7 +63,7 @@ class _Columns:
         self.dense = attention.T.contiguous().to(like) if most > _FEW else None
         base = (common - W.logsumexp(dim=0, keepdim=True)).exp()
         self.base = base.T.contiguous().to(like)
-        # A column with fewer than the others repeats its first keys, with nothing to add.
+        # A column with fewer such keys than the others is filled up with other keys, whose extra weight is 0.
         rows = few.double().topk(most, dim=0).indices
         extra = torch.where(few.gather(0, rows), attention.gather(0, rows) - base, 0.0)
         self.few = list(zip(rows.to(like.device), extra.unsqueeze(-1).to(like), strict=True))
@@ -77,14 +78,14 @@ class _Columns:
 
 
 class SparseModel:
-    """A model with fixed weights: bits in, states or answers out, by one pass or by a chain of them.
+    """A model with fixed weights that maps bits to states or answers, in one pass or in a chain of passes.
 
     Args:
-        levels: the problem.
+        levels: the levels of the problem.
         W: the first layers in level form; with ``by`` node or level, the one layer of explicit CoT.
         link: φ.
-        by: how the answer comes about.
-        like: a tensor of the dtype and on the device of the states; by default float32 on the CPU.
+        by: how the answer is computed.
+        like: a tensor with the dtype and device of the states; by default float32 on the CPU.
     """
 
     def __init__(
@@ -102,21 +103,21 @@ class SparseModel:
 
     @classmethod
     def of(cls, run: Run, by: By | None = None, like: Tensor | None = None) -> "SparseModel":
-        """The model of a finished run of `solve` or `train`. One that writes its chain does so by ``node`` or by ``level``."""
+        """Return the model of a finished run of `solve` or `train`; ``by`` is node or level if it writes its chain."""
         levels, link, writes_chain, W = read_model(run)
         by = by or ("node" if writes_chain else "direct")
         if (by == "direct") is writes_chain:
-            kind = "writes its chain, by node or level" if writes_chain else "is internalised and answers directly"
+            kind = "writes its chain, by node or level" if writes_chain else "is internalized and answers directly"
             raise InputError(f"by={by!r}: the model of {run.path} {kind}")
         return cls(levels, W, link, by, like)
 
     @property
     def passes(self) -> int:
-        """Passes that wait for each other: an internalised model takes one."""
+        """Number of sequential passes per answer: one for an internalized model."""
         return 1 if self.by == "direct" else len(self._writes)
 
     def states(self, bits: Float[Tensor, "n b"]) -> Float[Tensor, "positions b"]:
-        """The bits and, behind them, every node that is written, one row a position."""
+        """Return the bits, then every node that is written, one row per position."""
         end = self._writes[-1][0].stop if self._writes else self.levels.n
         X = bits.new_empty(end, bits.shape[1])
         X[: self.levels.n] = bits
@@ -129,14 +130,14 @@ class SparseModel:
         return X
 
     def _read(self, nodes: range) -> int:
-        """The end of the positions that nodes of one level read: all of lower levels."""
+        """Return the end of the positions that nodes of one level read: all of lower levels."""
         return self.levels.level_end[self.levels.level_of(nodes.start) - 1]
 
     @torch.no_grad()
     def __call__(self, bits: Float[Tensor, "B n"], chunk: int | None = None) -> Float[Tensor, " B"]:
-        """The answers: the root of every sample, its sign the parity. Holds the states of a chunk of samples at a time."""
+        """Return the root of every sample, whose sign is the answer. Hold the states of one chunk at a time."""
         if bits.ndim != 2 or bits.shape[1] != self.levels.n:
-            raise InputError(f"bits of shape {tuple(bits.shape)}; the model answers samples × {self.levels.n}")
+            raise InputError(f"bits of shape {tuple(bits.shape)}; the model expects samples × {self.levels.n}")
         chunk = chunk or max(STATE_NUMBERS // self.levels.T, 1)
         found = self.like.new_empty(len(bits))
         for first in range(0, len(bits), chunk):

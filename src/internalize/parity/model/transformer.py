@@ -1,4 +1,4 @@
-r"""The paper's model in the two forms that are fit to run: level form (fast) and block form (any mask, any gates).
+r"""The paper's model in two forms for computation: level form (fast) and block form (any mask, any gates).
 
 | name             | paper                 | meaning                                                  | where        |
 | ---------------- | --------------------- | -------------------------------------------------------- | ------------ |
@@ -7,15 +7,15 @@ r"""The paper's model in the two forms that are fit to run: level form (fast) an
 | W[l], level form | its part that is read | n_{l+1} × k/2^{l+1}: keys below a level, its nodes       | appendix C.2 |
 | layers           | t                     | layers that run before the readout Ψ_t                   | section 2.2  |
 
-Attention scores depend on positions alone and the output is a block shift, so the d × T stream of Definition 3 is,
-block by block, \(H_\ell = g \odot \phi(H_{\ell-1} A_\ell) + (1-g) \odot H_{\ell-1}\) with \(A_\ell\) the masked softmax
-of \(W^{(\ell)}\): the *block form*. With the level mask and the prescribed gates layer ℓ changes level ℓ+1 only and
-reads the levels below, which are all written:
-\(H_\ell = [H_{\ell-1}, \phi(H_{\ell-1}\,\mathrm{softmax}(W_\ell))]\),
-the *level form*. Both equal the literal model to rounding, values and gradients.
+Attention scores depend only on positions, and the output projection is a block shift. So the blocks of the stream
+of Definition 3 follow the *block form* \(H_\ell = g \odot \phi(H_{\ell-1} A_\ell) + (1-g) \odot H_{\ell-1}\), where
+\(A_\ell\) is the masked softmax of \(W^{(\ell)}\). With the level mask and the prescribed gates, layer ℓ changes
+only level ℓ+1 and reads only lower levels, which are all written by then. This gives the *level form*
+\(H_\ell = [H_{\ell-1}, \phi(H_{\ell-1}\,\mathrm{softmax}(W_\ell))]\). Values and gradients of both forms equal
+those of the literal model up to rounding.
 
-Weights may have leading dimensions of runs: many secrets, seeds or settings at once. Data has the same, or none and is
-then shared by all runs.
+Weights may have leading run dimensions, for many secrets, seeds or settings at once. Data has the same dimensions,
+or none if all runs share it.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +34,11 @@ from internalize.parity.task.tree import Levels
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 GateFunction = Callable[[int, Tensor, Tensor], Tensor]
-"""(layer, hidden states before it, its update) → gates that broadcast to the states: for gates that look at the input."""
+"""Gates that depend on the input: (layer, hidden states before it, its update) → gates that broadcast to the states."""
 
 
 class LevelTransformer(nn.Module):
-    """Level form: one n_{l+1} × k/2^{l+1} matrix a layer, zero at the start. The engine of the parity wing."""
+    """The model in level form: one n_{l+1} × k/2^{l+1} matrix per layer, initially 0. Training uses this form."""
 
     def __init__(
         self, n: int, k: int, link: Link = COSINE, runs: Sequence[int] = (), dtype: torch.dtype = torch.float32
@@ -52,11 +52,11 @@ class LevelTransformer(nn.Module):
         )
 
     def attention(self, layer: int) -> Float[Tensor, "*runs keys nodes"]:
-        """Softmax weights of a layer: rows the keys it reads, columns the nodes it writes."""
+        """Return the softmax weights of a layer: rows are the keys it reads, columns the nodes it writes."""
         return at_layer(self.W, layer).softmax(dim=-2)
 
     def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
-        """Softmax weights of one node over all positions of lower levels."""
+        """Return the softmax weights of one node over all positions of lower levels."""
         layer = self.levels.level_of(position) - 1
         if layer < 0:
             raise InputError(
@@ -65,10 +65,10 @@ class LevelTransformer(nn.Module):
         return self.attention(layer)[..., position - self.levels.level_end[layer]]
 
     def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
-        """The bits, then the node values of each level that the first ``layers`` layers (default all) compute.
+        """Return the bits, then the node values of each level that the first ``layers`` layers (default all) compute.
 
-        softmax(W)ᵀ · Hᵀ is summed level by level, so that H is never copied and the bits never get a gradient. Transposed, because
-        samples are many and nodes few: in memory the samples of one node are neighbours.
+        softmax(W)ᵀ · Hᵀ is summed level by level, so that H is never copied and the bits never get a gradient. It
+        is transposed because samples are many and nodes few: the samples of one node are adjacent in memory.
         """
         computed = [bits]
         for layer in range(_checked_layers(self.levels, layers)):
@@ -80,13 +80,13 @@ class LevelTransformer(nn.Module):
         return computed
 
     def states(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> Float[Tensor, "*runs B m"]:
-        """The bits and all node values that the first ``layers`` layers (default all) compute from them."""
+        """Return the bits and all node values that the first ``layers`` layers (default all) compute from them."""
         computed = self.by_level(bits, layers)
         runs_and_samples = computed[-1].shape[:-1]
         return torch.cat([H.expand(*runs_and_samples, -1).mT for H in computed], dim=-2).mT
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
-        """Readout after ``layers`` layers: what they computed, and above it the input's own tokens."""
+        """Return the readout after ``layers`` layers: the levels they computed, then the input's own tokens."""
         check_width(D, self.levels)
         H = self.states(D[..., : self.levels.n], layers)
         shown = D[..., H.shape[-1] :]
@@ -94,17 +94,17 @@ class LevelTransformer(nn.Module):
 
 
 class BlockTransformer(nn.Module):
-    """Block form: T × T attention in every layer, any mask and any gates, fixed or learned.
+    """The model in block form: T × T attention in every layer, any mask and any gates, fixed or learned.
 
     Args:
         n: number of input bits.
         k: size of the secret set.
         mask: a name, or ``visible[key, query]``.
-        gates: a name, an L × T tensor, or a function of (layer, states, update). To learn them, give an ``nn.Parameter`` or an
-            ``nn.Module``: either becomes part of this module.
+        gates: a name, an L × T tensor, or a function of (layer, states, update). To learn them, pass an
+            ``nn.Parameter`` or an ``nn.Module``: either becomes part of this module.
         link: the link function.
         runs: leading dimensions of the weights.
-        dtype: of weights and gates.
+        dtype: the dtype of weights and gates.
     """
 
     visible: Tensor
@@ -135,21 +135,21 @@ class BlockTransformer(nn.Module):
         )
 
     def attention(self, layer: int) -> Float[Tensor, "*runs T T"]:
-        """Softmax weights of a layer: rows keys, columns queries."""
+        """Return the softmax weights of a layer: rows keys, columns queries."""
         return masked_softmax(at_layer(self.W, layer), self.visible)
 
     def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
-        """Gates of a layer, broadcasting against the states H before it and its update Y."""
+        """Return the gates of a layer, which broadcast against the states H before it and its update Y."""
         if isinstance(self.gates, Tensor):
             return self.gates[..., layer, :].unsqueeze(-2)
         return self.gates(layer, H, Y)
 
     def update(self, layer: int, H: Float[Tensor, "*runs B T"]) -> Float[Tensor, "*runs B T"]:
-        """What a layer computes for every position, before the gates."""
+        """Return what a layer computes for every position, before the gates."""
         return self.link(H @ self.attention(layer))
 
     def readouts(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> list[Float[Tensor, "*runs B T"]]:
-        """Readouts before the first layer and after each of the first ``layers`` (default all)."""
+        """Return the readouts before the first layer and after each of the first ``layers`` layers (default all)."""
         check_width(D, self.levels)
         found = [D]
         for layer in range(_checked_layers(self.levels, layers)):
@@ -160,12 +160,12 @@ class BlockTransformer(nn.Module):
         return found
 
     def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
-        """Readout after ``layers`` layers (default all)."""
+        """Return the readout after ``layers`` layers (default all)."""
         return self.readouts(D, layers)[-1]
 
 
 def set_weights(model: AnyModel, W: Sequence[Tensor]) -> AnyModel:
-    """The model with these weights, in every run if it has several."""
+    """Copy ``W`` into the model, into every run if it has several, and return it."""
     with torch.no_grad():
         for parameter, w in zip(model.parameters(), W, strict=True):
             parameter.copy_(w)
@@ -173,13 +173,13 @@ def set_weights(model: AnyModel, W: Sequence[Tensor]) -> AnyModel:
 
 
 def check_width(D: Tensor, levels: Levels) -> None:
-    """Refuse an input that has not one number for each position."""
+    """Raise if an input does not have one number per position."""
     if D.shape[-1] != levels.T:
         raise InputError(f"an input of {D.shape[-1]} positions; n={levels.n}, k={levels.k} have n + k − 1 = {levels.T}")
 
 
 def at_layer(W: nn.ParameterList, layer: int) -> Tensor:
-    """The tensor of a layer."""
+    """Return the tensor of a layer."""
     return cast(Tensor, W[layer])  # torch declares the items of a ParameterList as Any
 
 

@@ -1,10 +1,10 @@
-"""Weights under the contract's names, by form.
+"""The names and shapes of weights in files, for each form of the model (docs/contract.md).
 
 | form  | names               | shape of each                                                                   |
 | ----- | ------------------- | ------------------------------------------------------------------------------- |
-| level | W1 … WL             | n_ℓ × k/2^ℓ: the keys below a level, and its nodes                              |
-| block | W1_full … WL_full   | T × T: every key, every query (other masks, other gates)                        |
-| cot   | W                   | T × (k − 1): every key, and the nodes (the one layer of explicit CoT)           |
+| level | W1 … WL             | n_ℓ × k/2^ℓ: the keys below a level × its nodes                                 |
+| block | W1_full … WL_full   | T × T: every key × every query (other masks, other gates)                       |
+| cot   | W                   | T × (k − 1): every key × the nodes (the one layer of explicit CoT)              |
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ Form = Literal["level", "block", "cot"]
 
 
 def weight_shapes(levels: Levels, form: Form) -> dict[str, tuple[int, int]]:
-    """The names of a model's weights, each with its shape."""
+    """Return the names of a model's weights, each with its shape."""
     if form == "cot":
         return {"W": (levels.T, levels.k - 1)}
     if form == "block":
@@ -30,31 +30,31 @@ def weight_shapes(levels: Levels, form: Form) -> dict[str, tuple[int, int]]:
 
 
 def form_of_weights(tensors: Mapping[str, Tensor]) -> Form:
-    """The form that a file's weights are in, by their names; level form if there is nothing to go by."""
+    """Return the form of a file's weights by their names; level form if no name tells."""
     return "block" if "W1_full" in tensors else "cot" if "W" in tensors else "level"
 
 
 def read_weights(tensors: Mapping[str, Tensor], levels: Levels, form: Form, where: Path) -> list[Tensor]:
-    """The weights out of a file's tensors; refuses a file of another form or of other sizes."""
+    """Return the weights among a file's tensors; raise if the form or the sizes are other ones."""
     found: list[Tensor] = []
     for name, shape in weight_shapes(levels, form).items():
         if name not in tensors:
             raise InputError(f"{where} has weights {', '.join(tensors)} but no {name}: not a model in {form} form")
         if tuple(tensors[name].shape) != shape:
-            raise InputError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, not {shape} as n and k ask")
+            raise InputError(f"{where}: {name} has shape {tuple(tensors[name].shape)}; n and k require {shape}")
         found.append(tensors[name])
     return found
 
 
 def check_dtype(tensors: Mapping[str, Tensor], dtype: str, where: Path) -> None:
-    """Refuse a file of ours in which a tensor has another dtype than it was written in: its last bits are gone."""
+    """Raise if a tensor of a run's file has another dtype than the run writes, because its last bits are lost then."""
     for name, tensor in tensors.items():
         if str(tensor.dtype) != f"torch.{dtype}":
-            raise InputError(f"{where}: {name} has dtype {tensor.dtype}, and this run keeps torch.{dtype}")
+            raise InputError(f"{where}: {name} has dtype {tensor.dtype}, but this run stores torch.{dtype}")
 
 
 def full_weights(W: Iterable[Tensor], levels: Levels) -> list[Tensor]:
-    """Weights in level form as T × T matrices, zero where Definition 3 never looks."""
+    """Return weights in level form as T × T matrices, with 0 at the entries that Definition 3 never reads."""
     full: list[Tensor] = []
     for layer, w in enumerate(W):
         nodes = levels.nodes(layer + 1)
@@ -63,5 +63,5 @@ def full_weights(W: Iterable[Tensor], levels: Levels) -> list[Tensor]:
 
 
 def level_parts(W: Sequence[Tensor], levels: Levels) -> list[Tensor]:
-    """Of weights in block form, what the paper's model would read of them."""
+    """Return the parts of weights in block form that the paper's model reads."""
     return [w[: levels.level_end[layer], levels.span(layer + 1)] for layer, w in enumerate(W)]

@@ -1,15 +1,15 @@
-r"""Matrices of bits, 64 to a word: a bit 1 is −1, so a product of signs is an exclusive or.
+r"""Matrices of bits, 64 to a word. A bit 1 stands for −1, so a product of signs is an exclusive or.
 
 | name        | paper | meaning                                                 | where       |
 | ----------- | ----- | ------------------------------------------------------- | ----------- |
 | Words       | –     | rows of 64-bit words; bit q of word w is column 64w + q | –           |
 | transposed  | –     | samples × positions to positions × samples, or back     | –           |
-| write_nodes | b_m   | true values of the levels from 1 up, one row a node     | section 2.1 |
+| write_nodes | b_m   | true values of levels 1 and above, one row per node     | section 2.1 |
 | differing   | –     | weighted numbers of bits in which rows differ           | –           |
 
-What takes long has two forms, one in C (``native.py``) and one in numpy, for machines without a compiler and for what is too
-small to wait for it. They give the same bits; sums may be rounded in another order. The choice depends on the size alone, so
-that a run that is resumed goes on as it would have.
+The slow operations exist in C (``native.py``) and in numpy. numpy serves machines without a compiler, and sizes
+that do not repay the time of compiling. Both give the same bits; sums may be rounded in another order. The choice
+depends only on the size, so a resumed run computes what an uninterrupted run would have.
 """
 
 from typing import Any, Final
@@ -27,20 +27,21 @@ Reals = NDArray[np.float64]
 LONG: Final = 64
 _MASKS: Final = {half: sum(1 << q for q in range(LONG) if not q & half) for half in (32, 16, 8, 4, 2, 1)}
 _BLOCK: Final = 2**15
-"""Words that numpy compares at a time: they and what comes of them stay in the caches."""
-_WORTH: Final = 2**24
-"""Pairs of words to compare from which on it is worth to wait for the compiler."""
+"""Words that numpy compares at a time, so that they and the results stay in the caches."""
+_NATIVE_FROM: Final = 2**24
+"""Number of pairs of words from which on compiling pays."""
 
 
 def use_native(pairs: int) -> bool:
-    """Whether work of so many pairs of words is to be done in C."""
-    return pairs >= _WORTH and library() is not None
+    """Return whether to compare ``pairs`` pairs of words in C."""
+    return pairs >= _NATIVE_FROM and library() is not None
 
 
 def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> Words:
-    """The transpose of ``rows[order]``, a multiple of 64 rows; −1 is a row of zeros.
+    """Return the transpose of ``rows[order]``; −1 in ``order`` stands for a row of zeros.
 
-    The result has at least ``room`` rows; those beyond the transpose are not written.
+    The length of ``order`` is a multiple of 64. The result has at least ``room`` rows; those beyond the transpose
+    are not initialized.
     """
     width, height = rows.shape[1], len(order) // LONG
     found = np.empty((max(width * LONG, room), height), dtype=np.uint64)
@@ -49,8 +50,8 @@ def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> 
         function = compiled.transpose
         in_threads(height, lambda first, end: call(function, rows, width, order, height, first, end, found))
         return found
-    taken = np.where(order[:, None] < 0, np.uint64(0), rows[order])
-    blocks = np.ascontiguousarray(taken.reshape(height, LONG, width).transpose(2, 1, 0))
+    selected = np.where(order[:, None] < 0, np.uint64(0), rows[order])
+    blocks = np.ascontiguousarray(selected.reshape(height, LONG, width).transpose(2, 1, 0))
     for half, mask in _MASKS.items():
         pairs = blocks.reshape(width, LONG // (2 * half), 2, half, height)
         upper, lower = pairs[:, :, 0], pairs[:, :, 1]
@@ -62,26 +63,26 @@ def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> 
 
 
 def filled(start: int, stop: int) -> Integers:
-    """range(start, stop), and −1 up to a multiple of 64: an order for ``transposed``."""
+    """Return range(start, stop), followed by −1 up to a multiple of 64: an ``order`` for ``transposed``."""
     return np.pad(np.arange(start, stop), (0, (start - stop) % LONG), constant_values=-1)
 
 
 def write_nodes(tree: ParityTree, states: Words, level: int) -> None:
-    """Write the nodes of levels 1 … ``level`` to their positions, from the bits that are there."""
+    """Compute the nodes of levels 1 … ``level`` from the bits in ``states``, and write them to their positions."""
     for layer in range(level):
         for m, (left, right) in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
             np.bitwise_xor(states[left], states[right], out=states[m])
 
 
 def ones(rows: Words) -> Integers:
-    """The number of bits of each row that are 1."""
+    """Count the bits of each row that are 1."""
     return np.bitwise_count(rows).sum(axis=1, dtype=np.int64)
 
 
 def differing(keys: Words, targets: Words, ends: Integers, weights: Reals, *, total: Reals, native: bool) -> None:
-    """Add to ``total``, keys × targets, in how many bits each row of ``keys`` differs from each of ``targets``, weighted.
+    """Add to ``total`` (keys × targets) the weighted number of bits in which each key differs from each target.
 
-    Each segment of words has its weight, and ends before its word of ``ends``; the first begins with word 0.
+    Segment s of words ends before word ``ends[s]`` and has weight ``weights[s]``; the first segment begins with word 0.
     """
     compiled: Any = library() if native else None
     if compiled is not None:
@@ -92,9 +93,9 @@ def differing(keys: Words, targets: Words, ends: Integers, weights: Reals, *, to
             lambda first, end: call(function, keys, first, end, targets, *shape, ends, weights, len(ends), total),
         )
         return
-    of_words = np.repeat(weights, np.diff(ends, prepend=0))
+    word_weights = np.repeat(weights, np.diff(ends, prepend=0))
     step = max(_BLOCK // keys.shape[1], 1)
     for first in range(0, len(keys), step):
         block = keys[first : first + step]
         for column, target in enumerate(targets):
-            total[first : first + step, column] += np.bitwise_count(block ^ target).astype(np.float64) @ of_words
+            total[first : first + step, column] += np.bitwise_count(block ^ target).astype(np.float64) @ word_weights

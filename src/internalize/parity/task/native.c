@@ -6,7 +6,7 @@ enum { LONG = 64, LINE = 4, TILE = 16, SIDE = 4 };
 
 typedef uint64_t line_t __attribute__((vector_size(LINE * sizeof(uint64_t))));
 
-/* LINE blocks of 64 words of 64 bits side by side, each by halves: its off-diagonal quarters change places, then those of each
+/* Transpose LINE blocks of 64 words of 64 bits side by side. Swap the off-diagonal quarters of a block, then those of each
    quarter, and so on. */
 static void transpose_blocks(line_t blocks[LONG]) {
   uint64_t mask = 0x00000000FFFFFFFF;
@@ -19,8 +19,8 @@ static void transpose_blocks(line_t blocks[LONG]) {
       }
 }
 
-/* found[q] bit i = bit q of rows[order[i]], for the words first ... last - 1 of every row of found; an order of -1 is a row of 0.
-   Rows of found are `wide` words long. */
+/* Set bit i of found[q] to bit q of rows[order[i]], for words first ... last - 1 of every row of found. order[i] = -1 stands
+   for a row of zeros. Rows of found are `wide` words long. */
 void transpose(const uint64_t *rows, int64_t words, const int64_t *order, int64_t wide, int64_t first, int64_t last,
                uint64_t *found) {
   for (int64_t i0 = first; i0 < last; i0 += LINE) {
@@ -39,7 +39,8 @@ void transpose(const uint64_t *rows, int64_t words, const int64_t *order, int64_
 }
 
 /* total[j][m] += sum over segments s of weight[s] * (bits of segment s in which row j of keys and row m of targets differ).
-   Segment s ends before word end[s]. A tile of rows and columns stays in the caches; SIDE columns share what is read of a key. */
+   Segment s ends before word end[s]. A tile of rows and columns stays in the caches, and SIDE columns share each word read
+   of a key. */
 void differing(const uint64_t *keys, int64_t first, int64_t last, const uint64_t *targets, int64_t columns, int64_t words,
                const int64_t *end, const double *weight, int64_t segments, double *total) {
   for (int64_t j0 = first; j0 < last; j0 += TILE)

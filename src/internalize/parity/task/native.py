@@ -1,8 +1,8 @@
-"""The loops of ``native.c``, if this machine has a C compiler.
+"""The loops of ``native.c``, if this machine has a C compiler, and the threads that run them.
 
-They are compiled for this machine when first needed, which takes a fraction of a second, and not kept: there is no cache to go
-stale or to be another machine's. CC names the compiler, by default ``cc``. One that fails or takes too long is named in a
-warning, once per process, and numpy does the work.
+The first use compiles them for this machine, which takes a fraction of a second. The library is not stored, so
+there is no cache that could be stale or come from another machine. CC names the compiler (default ``cc``). If it
+fails or takes too long, a warning says so once per process, and numpy does the work.
 """
 
 import contextlib
@@ -24,19 +24,18 @@ from numpy.typing import NDArray
 
 Result = TypeVar("Result")
 
-
 COMPILER_SECONDS: Final = 15.0
-"""After which a compiler is taken to hang."""
+"""Seconds after which a compiler that has not finished is killed."""
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled loops; None if there is no compiler, or none that can compile them."""
+    """Return the compiled loops, or None if they cannot be compiled."""
     compiler = os.environ.get("CC", "cc")
     try:
         return _compiled(shlex.split(compiler))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        if compiler not in ("cc", "") or not isinstance(error, FileNotFoundError):  # nobody has to have one
+        if compiler not in ("cc", "") or not isinstance(error, FileNotFoundError):  # a missing default is no fault
             warnings.warn(f"compiler {compiler!r}: {error}; counting with numpy, which is slower", stacklevel=2)
         return None
 
@@ -47,7 +46,7 @@ def _compiled(compiler: Sequence[str]) -> ctypes.CDLL:
         found = Path(folder) / "native.so"
         command = [*compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", str(found), str(source)]
         nothing = subprocess.DEVNULL
-        # In a session of its own, so that what it starts ends with it.
+        # The compiler gets its own session, so that killing the group also ends the processes it started.
         with subprocess.Popen(  # noqa: S603
             command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
         ) as process:
@@ -58,11 +57,11 @@ def _compiled(compiler: Sequence[str]) -> ctypes.CDLL:
                     os.killpg(process.pid, signal.SIGKILL)
         if status:
             raise subprocess.CalledProcessError(status, command[0])
-        return ctypes.CDLL(str(found))  # stays loaded when the file is gone
+        return ctypes.CDLL(str(found))  # stays loaded after the file is deleted
 
 
 def in_threads(size: int, work: Callable[[int, int], None]) -> None:
-    """Call ``work(first, end)`` on parts of range(size), as many as torch has threads, at once."""
+    """Split range(size) into as many parts as torch has threads, and call ``work(first, end)`` on all at once."""
     threads = max(min(torch.get_num_threads(), size), 1)
     edges = [size * part // threads for part in range(threads + 1)]
     if threads == 1:
@@ -73,7 +72,7 @@ def in_threads(size: int, work: Callable[[int, int], None]) -> None:
 
 
 def one_ahead(work: Callable[[int], Result], items: Iterable[int]) -> Iterator[Result]:
-    """``work`` of the items in turn; if torch has several threads, the next one is begun before it is asked for."""
+    """Yield ``work(item)`` in order; if torch has several threads, compute the next result in advance."""
     if torch.get_num_threads() == 1:
         yield from map(work, items)
         return
@@ -88,6 +87,6 @@ def one_ahead(work: Callable[[int], Result], items: Iterable[int]) -> Iterator[R
 
 
 def call(function: Callable[..., Any], *arguments: NDArray[Any] | int) -> None:
-    """Call a C function; arrays go as what they point to, numbers as int64_t."""
-    assert all(isinstance(a, int) or a.flags.c_contiguous for a in arguments), "C takes rows for whole"
+    """Call a C function. Arrays are passed as pointers, numbers as int64_t."""
+    assert all(isinstance(a, int) or a.flags.c_contiguous for a in arguments), "C expects contiguous rows"
     function(*(ctypes.c_int64(a) if isinstance(a, int) else ctypes.c_void_p(a.ctypes.data) for a in arguments))

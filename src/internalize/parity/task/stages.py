@@ -1,4 +1,4 @@
-"""A curriculum's stages on the parity tree: which positions are padded, which carry loss, which layer is read.
+"""A curriculum's stages on the parity tree: which positions are padded, which carry loss, which layer is read out.
 
 | name       | paper | meaning                                                              | where        |
 | ---------- | ----- | -------------------------------------------------------------------- | ------------ |
@@ -6,8 +6,8 @@
 | supervised | –     | positions with loss; n_t+1 … T in the paper's stage t                | Eq. (loss-t) |
 | layers     | t     | layers that run: the readout Ψ_t takes the block that layer t writes | section 2.2  |
 
-The paper defines this for Log-ICoT. For any other removal the readout is the one of the layer that writes the
-first position that is not padded, the natural reading of ICoT on this model.
+The paper defines stages for Log-ICoT. For any other removal, the readout is after the layer that writes the first
+position that is not padded. This is the natural reading of ICoT on this model.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from internalize.parity.task.tree import Levels
 
 @dataclass(frozen=True)
 class ParityStage:
-    """One stage of a curriculum on the positions of a parity tree."""
+    """A stage of a curriculum, as positions of a parity tree."""
 
     hidden: tuple[int, ...]
     supervised: tuple[int, ...]
@@ -26,7 +26,7 @@ class ParityStage:
 
 
 def parity_stages(levels: Levels, curriculum: Curriculum) -> tuple[ParityStage, ...]:
-    """The stages of ``curriculum`` on k-parity: log2 k of them for Log-ICoT, k − 1 for ICoT."""
+    """Return the stages of ``curriculum`` on k-parity: log2 k stages for Log-ICoT, k − 1 for ICoT."""
     chain = range(levels.n, levels.T)
     return tuple(
         ParityStage(

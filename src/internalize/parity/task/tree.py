@@ -1,4 +1,4 @@
-"""The parity tree: positions, levels, parents and children. Pure; the only place that converts the paper's counting.
+"""The parity tree: positions, levels, parents and children. Only this file converts the paper's counting.
 
 | name             | paper                 | meaning                                        | where       |
 | ---------------- | --------------------- | ---------------------------------------------- | ----------- |
@@ -25,14 +25,14 @@ from internalize.random_words import words
 
 @dataclass(frozen=True)
 class Levels:
-    """The positions of k-parity on n bits, by level: all that does not depend on the secret set."""
+    """The positions of k-parity on n bits, by level: everything that does not depend on the secret set."""
 
     n: int
     k: int
 
     def __post_init__(self) -> None:
         if self.k < 2 or self.k & (self.k - 1):
-            raise InputError(f"k={self.k} is not a power of two from 2 up (the parity tree is complete, section 2.1)")
+            raise InputError(f"k={self.k} is not a power of two, at least 2 (the parity tree is complete, section 2.1)")
         if self.n < self.k:
             raise InputError(f"n={self.n} is less than k={self.k} (the secret set is k of the n bits, section 2.1)")
 
@@ -52,19 +52,19 @@ class Levels:
         return tuple(self.n + self.k - (self.k >> level) for level in range(self.L + 1))
 
     def width(self, level: int) -> int:
-        """Number of nodes of a level from 1 up: k / 2^level."""
+        """Return the number of nodes of a level ≥ 1: k / 2^level."""
         return self.k >> level
 
     def nodes(self, level: int) -> range:
-        """Positions of a level; level 0 is the input bits."""
+        """Return the positions of a level; level 0 is the input bits."""
         return range(self.level_end[level - 1] if level else 0, self.level_end[level])
 
     def span(self, level: int) -> slice:
-        """The same as a slice."""
+        """Return the positions of a level as a slice."""
         return slice(self.nodes(level).start, self.level_end[level])
 
     def level_of(self, position: int) -> int:
-        """Level of a position: 0 for an input bit, L for the root."""
+        """Return the level of a position: 0 for an input bit, L for the root."""
         if not 0 <= position < self.T:
             raise InputError(f"position {position} is outside 0 … {self.T - 1} (n + k − 1 positions)")
         return next(level for level, end in enumerate(self.level_end) if position < end)
@@ -72,9 +72,9 @@ class Levels:
 
 @dataclass(frozen=True)
 class ParityTree:
-    """The complete binary tree over a secret set: which positions multiply to which.
+    """The complete binary tree over a secret set: every node is the product of two positions.
 
-    Neighbours in ``pairing`` share a parent. Without a pairing the sorted secret set is paired in order.
+    Neighbors in ``pairing`` share a parent. Without ``pairing``, the sorted secret set is paired in order.
     """
 
     n: int
@@ -92,7 +92,7 @@ class ParityTree:
 
     @staticmethod
     def draw(n: int, k: int, seed: int) -> "ParityTree":
-        """A tree over a uniformly drawn secret set (section 2.1): the places of the k smallest of n random words."""
+        """Draw a tree over a uniform secret set (section 2.1): the positions of the k smallest of n random words."""
         Levels(n, k)
         import numpy as np  # here, so that the command line can check n and k without it
 
@@ -101,7 +101,7 @@ class ParityTree:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "ParityTree":
-        """The tree of a run, from its `config.json`."""
+        """Return the tree of a run from its `config.json`."""
         return ParityTree(config["n"], tuple(config["secret"]), tuple(config.get("pairing", ())))
 
     @property
@@ -131,19 +131,19 @@ class ParityTree:
 
     @cached_property
     def _pairs(self) -> tuple[tuple[int, int], ...]:
-        # Read in order, the leaves and then the nodes are consumed two by two by the nodes from n up:
-        # a queue, because nodes are numbered bottom to top and left to right.
+        # A queue: nodes are numbered bottom to top and left to right, so the nodes n, n + 1, … take their children two
+        # by two from the leaves and then from the nodes themselves.
         halves = iter((*self.pairing, *range(self.n, self.root)))
         return tuple((min(pair), max(pair)) for pair in zip(halves, halves, strict=True))
 
     def children(self, position: int) -> tuple[int, int]:
-        """The two children c_1 < c_2 of a node."""
+        """Return the two children c_1 < c_2 of a node."""
         if not self.n <= position < self.T:
             raise InputError(f"position {position} has no children; nodes are {self.n} … {self.T - 1}")
         return self._pairs[position - self.n]
 
     def layer_children(self, layer: int) -> tuple[tuple[int, int], ...]:
-        """Children of the nodes that a layer writes (level ``layer + 1``), from left to right."""
+        """Return the children of the nodes that a layer writes (level ``layer + 1``), from left to right."""
         return tuple(self.children(m) for m in self.levels.nodes(layer + 1))
 
     @cached_property
@@ -151,6 +151,6 @@ class ParityTree:
         return {child: self.n + node for node, pair in enumerate(self._pairs) for child in pair}
 
     def parent(self, position: int) -> int | None:
-        """The parent of a position; None for the root and for bits outside the secret set."""
+        """Return the parent of a position; None for the root and for bits outside the secret set."""
         self.levels.level_of(position)
         return self._parents.get(position)

@@ -1,12 +1,12 @@
-r"""Lemma "Frozen gradient" with its constants: how far a trained layer can move, and the K that holds it still.
+r"""Lemma "Frozen gradient" with its constants: how far a trained layer can move, and the K that freezes it.
 
-| name      | paper            | meaning                                                                | where         |
-| --------- | ---------------- | ---------------------------------------------------------------------- | ------------- |
-| mass      | n e^{−K_n}       | μ: softmax weight of a column off its two children, largest of a layer | Lemma Stage 1 |
-| drift     | 2 e^{−Cn^{ε/16}} | δ: distance of a column's ẑ from the mean of its two true child values | Lemma Stage 1 |
-| error     | ε_t              | ε: distance of a computed node from its true value                     | section 3.4   |
-| steepness | L_φ              | A = sup of φ′ in absolute value                                        | Lemma Frozen… |
-| curvature | C_φ, C_2         | C = the Lipschitz constant of φ′                                       | Lemma Frozen… |
+| name      | paper            | meaning                                                             | where         |
+| --------- | ---------------- | ------------------------------------------------------------------- | ------------- |
+| mass      | n e^{−K_n}       | μ: largest softmax weight of a column of the layer off its children | Lemma Stage 1 |
+| drift     | 2 e^{−Cn^{ε/16}} | δ: distance of a column's ẑ from the mean of its true child values  | Lemma Stage 1 |
+| error     | ε_t              | ε: distance of a computed node from its true value                  | section 3.4   |
+| steepness | L_φ              | A = sup of φ′ in absolute value                                     | Lemma Frozen… |
+| curvature | C_φ, C_2         | C = the Lipschitz constant of φ′                                    | Lemma Frozen… |
 
 **Claim.** Let layers 0 … t−1 be recovered (children tie for the maximum, off-child masses μ_0 … μ_{t−1}) and layer t
 be 0. Then for every batch, every trained layer l < t and every weight w of it,
@@ -25,16 +25,17 @@ is at most ½, and in every other column it is at most μ_h: Σ_γ σ_β^γ ≤ 
 a_{h+1} ≤ a_h (1 + Cδ_h (½ + N_h μ_h)). *Loss.* Layer t weighs each of its keys 1/M_t, so the loss of one sample, the
 sum of (φ(z) − b_m)²/2 over its N_t columns, has a derivative of at most N_t · 2 · A · a_t/M_t. ∎
 
-**Claim, layer t trained too.** If layers 0 … t are recovered, the loss of layer t's level, or of some of its nodes, moves by
-at most \(\varepsilon_{t+1}\, C\,\delta_t\) with a weight of layer t, and with one of a layer l < t by at most
+**Claim, layer t trained too.** If layers 0 … t are recovered, the loss of layer t's level, or of some of its nodes,
+moves by at most \(\varepsilon_{t+1}\, C\,\delta_t\) with a weight of layer t, and with one of a layer l < t by at
+most
 \[ \varepsilon_{t+1}\; C\,\delta_t\,(\tfrac12 + N_t\,\mu_t)\; C\,\delta_l
    \prod_{h=l+1}^{t-1} \bigl(1 + C\,\delta_h\,(\tfrac12 + N_h\,\mu_h)\bigr). \]
-**Proof.** Every error that the loss squares is at most \(\varepsilon_{t+1}\). A weight of layer t moves its node by at most
-Cδ_t (*first layer*); one of layer l moves all nodes of layer t together by at most Cδ_t (½ + N_t μ_t) a_t (*layers
-between*). ∎ So the later stages of a level, under a curriculum that has several, are idle.
+**Proof.** Every error that the loss squares is at most \(\varepsilon_{t+1}\). A weight of layer t moves its node by
+at most Cδ_t (*first layer*); one of layer l moves all nodes of layer t together by at most Cδ_t (½ + N_t μ_t) a_t
+(*layers between*). ∎ So the later stages of a level, under a curriculum that has several, are idle.
 
-The paper bounds the number of positions by T at every step; counting columns instead makes K smaller. The claim is
-about exact arithmetic.
+The paper bounds the number of positions by T at every step; counting columns instead gives a smaller K. The claims
+hold in exact arithmetic.
 """
 
 import math
@@ -49,33 +50,33 @@ from internalize.parity.task.tree import Levels
 
 _GRID: Final = 200_001
 _SAFETY: Final = 1.001
-"""The supremum of a smooth function exceeds its largest value on so fine a grid by far less than this factor."""
+"""Bound on the supremum of a smooth function over its largest value on the grid; the true ratio is far less."""
 
 MAX_ERROR: Final = 1e-6
-"""What the default amplitude guarantees for the answer, on every input."""
+"""Largest error of the answer, on any input, that the default amplitude allows."""
 
 
 @cache
 def steepness(link: Link) -> float:
-    """A = sup |φ′| on [−1, 1], from a fine grid: π for the cosine."""
+    """Return A = sup |φ′| on [−1, 1], from a fine grid: π for the cosine."""
     return _SAFETY * float(link.slope(torch.linspace(-1, 1, _GRID, dtype=torch.float64)).abs().max())
 
 
 @cache
 def curvature(link: Link) -> float:
-    """C = the Lipschitz constant of φ′ on [−1, 1], from a fine grid: π² for the cosine, 16 for the quartic."""
+    """Return C, the Lipschitz constant of φ′ on [−1, 1], from a fine grid: π² for the cosine, 16 for the quartic."""
     slope = link.slope(torch.linspace(-1, 1, _GRID, dtype=torch.float64))
     return _SAFETY * float(slope.diff().abs().max()) * (_GRID - 1) / 2
 
 
 def off_child_mass(keys: int, gap: float) -> float:
-    """μ of a column whose other keys are all at least ``gap`` below its two children."""
+    """Return the largest μ of a column whose other keys are all at least ``gap`` below its two children."""
     others = (keys - 2) * math.exp(-gap)
     return others / (2 + others)
 
 
 def drifts(link: Link, masses: Sequence[float]) -> tuple[list[float], float]:
-    """δ of each recovered layer with these masses, and ε of what the last of them writes."""
+    """Return δ of each recovered layer with these masses, and ε of the nodes that the last of them writes."""
     C, error = curvature(link), 0.0
     found: list[float] = []
     for mass in masses:
@@ -85,14 +86,14 @@ def drifts(link: Link, masses: Sequence[float]) -> tuple[list[float], float]:
 
 
 def frozen_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
-    """The claim's bound for each trained layer, when the layers with these masses are recovered and the next is 0."""
+    """Return the first claim's bound for each recovered layer with these masses, if the next layer is 0."""
     stage = len(masses)
     loss = 2 * steepness(link) * levels.width(stage + 1) / levels.level_end[stage]
     return [loss * moved for moved in _moved(levels, link, masses)]
 
 
 def trained_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
-    """The second claim's bound for each layer, when the layers with these masses are recovered and the last one is read."""
+    """Return the second claim's bound for each recovered layer with these masses, if the last one is read out."""
     top, C = len(masses) - 1, curvature(link)
     delta, error = drifts(link, masses)
     loss = error * C * delta[top]
@@ -101,16 +102,17 @@ def trained_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float])
 
 
 def _moved(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
-    """How far a weight of each of these layers can move all states that the next layer reads, taken together."""
+    """Return how far a weight of each layer can move all states that the layer after them reads, in total."""
     C, (delta, _) = curvature(link), drifts(link, masses)
     growth = [1 + C * delta[h] * (0.5 + levels.width(h + 1) * mass) for h, mass in enumerate(masses)]
     return [C * own * math.prod(growth[layer + 1 :]) for layer, own in enumerate(delta)]
 
 
 def default_amplitude(levels: Levels, link: Link, rates: Sequence[float], integer_grid: bool) -> int:
-    """The least whole K for which the answer is within 1e-6 on every input and no recovered layer ever moves.
+    """Return the least integer K for which the answer is within 1e-6 on every input and no recovered layer ever moves.
 
-    ``rates`` are of each stage at K = 1. With ``integer_grid`` weights are rounded to whole numbers, not to multiples of K.
+    ``rates`` are the learning rates of the stages at K = 1. With ``integer_grid``, weights are rounded to integers,
+    not to multiples of K.
     """
     for K in range(1, 1000):
         masses = [off_child_mass(levels.level_end[layer], K) for layer in range(levels.L)]

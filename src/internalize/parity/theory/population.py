@@ -1,11 +1,11 @@
-r"""The gradient of a stage at infinite B, and the variance of one sample, exactly: what finite n does to the signal.
+r"""Exact moments of a stage's one-sample gradient: its expectation (B = ∞), variance and skewness at finite n.
 
 | name       | paper            | meaning                                                          | where           |
 | ---------- | ---------------- | ---------------------------------------------------------------- | --------------- |
 | keys       | n_t              | M keys that the stage's layer reads                              | section 2.1     |
 | nodes      | –                | columns of the stage's layer: nodes of the level it writes       | section 2.1     |
-| mean       | ∂L^(t)/∂w_{j,m}  | its expectation, one number for each class of key j              | Lemma "Stage 1" |
-| variance   | –                | of the same at B = 1; third: its third central moment            | –               |
+| mean       | ∂L^(t)/∂w_{j,m}  | expected gradient, one number per class of key j                 | Lemma "Stage 1" |
+| variance   | –                | variance of the gradient at B = 1; third: third central moment   | –               |
 | signal     | 1 + O(n^{−ε/16}) | expected step on a child at the paper's rate, as a fraction of K | Lemma "Stage 1" |
 | child      | p[j] = m         | key j is one of the two children of node m                       | section 2.1     |
 | inside     | –                | j lies below a child of m, at a level                            | –               |
@@ -14,17 +14,18 @@ r"""The gradient of a stage at infinite B, and the variance of one sample, exact
 
 The stage's layer has W = 0, so every node m of its level sees the same \(z = S/M\) with \(S = \sum_{j<M} b_j\), and
 \[ \frac{\partial \mathcal L}{\partial w_{j,m}} = \frac1M\,(\phi(z) - b_m)\,\phi'(z)\,(b_j - z) \]
-for one sample with true node values in the hidden states. Because b² = 1, every power of it needs the law of S weighted
-by 1, b_m, b_j and b_m b_j, and no more. S is a sum over independent parts: the n − k irrelevant bits, and one complete subtree
-under each node of the highest level read. Let r be the root of a subtree, s the sum of its nodes and j a node in it;
-\(P = E[e^{iws}]\), \(Q = E[r e^{iws}]\), \(P_j = E[b_j e^{iws}]\), \(Q_j = E[b_j r e^{iws}]\). Two subtrees under a
-new root have its sum \(s_1 + s_2 + r_1 r_2\), and \(e^{iwr} = \cos w + i r \sin w\) for r = ±1, hence
+for one sample with true node values in the hidden states. Because b² = 1, every power of it needs only the laws of
+S weighted by 1, b_m, b_j and b_m b_j. S is a sum over independent parts: the n − k irrelevant bits, and one
+complete subtree under each node of the highest level read. Let r be the root of a subtree, s the sum of its nodes
+and j a node in it, and let \(P = E[e^{iws}]\), \(Q = E[r e^{iws}]\), \(P_j = E[b_j e^{iws}]\),
+\(Q_j = E[b_j r e^{iws}]\). The nodes of two subtrees and a new root above them sum to \(s_1 + s_2 + r_1 r_2\), and
+\(e^{iwr} = \cos w + i r \sin w\) for r = ±1, hence
 \[ P \to \cos w\,P^2 + i \sin w\,Q^2, \qquad Q \to \cos w\,Q^2 + i \sin w\,P^2, \]
 \[ P_j \to \cos w\,P_j P + i \sin w\,Q_j Q, \qquad Q_j \to \cos w\,Q_j Q + i \sin w\,P_j P, \]
 from P = cos w, Q = i sin w at a leaf, and from (P_j, Q_j) = (Q, P) where j is the root itself.
 
-S = 2u − M with u = 0 … M, so the functions at the M + 1 frequencies w = πq/(M + 1) are a discrete Fourier transform of the
-weighted laws, and the laws give every expectation, for any link.
+S = 2u − M with u = 0 … M, so the values of these functions at the M + 1 frequencies w = πq/(M + 1) are a discrete
+Fourier transform of the weighted laws. The laws give every expectation, for any link.
 """
 
 import math
@@ -47,12 +48,12 @@ Complexes = NDArray[np.complex128]
 Powers = tuple[float, ...]
 """A polynomial's coefficients, lowest power first."""
 _LATTICES: Final = 12
-"""Complex numbers a place of the sum that the exact laws need at once, about."""
+"""Approximate number of complex numbers held at once per value of S, for the memory check."""
 
 
 @dataclass(frozen=True)
 class KeyClass:
-    """Keys of a column that are alike by symmetry: what they are to its node, their level, how many there are."""
+    """Keys of a column that are equal by symmetry: their relation to its node, their level and their number."""
 
     kind: Kind
     level: int
@@ -61,10 +62,10 @@ class KeyClass:
 
 @dataclass(frozen=True)
 class StageGradient:
-    """Exact moments of the one-sample gradient of a stage (counted from 0), one entry for each class of key.
+    """Exact moments of the one-sample gradient of a stage (counted from 0), one entry per class of key.
 
-    ``third`` is the third central moment; ``shared`` is the variance of φφ′(b_j − z)/M, the part of the gradient that all
-    columns have in common; ``sibling`` is the covariance of the two children of one node.
+    ``third`` is the third central moment. ``shared`` is the variance of φφ′(b_j − z)/M, the part of the gradient
+    that all columns have in common. ``sibling`` is the covariance of the gradients of the two children of one node.
     """
 
     stage: int
@@ -95,7 +96,7 @@ class StageGradient:
 
 
 def key_classes(levels: Levels, stage: int) -> tuple[KeyClass, ...]:
-    """The classes of keys of a stage that have members, the children first: at most 2·stage + 3 of them."""
+    """Return the non-empty classes of keys of a stage, the children first: at most 2·stage + 3 classes."""
     classes = [KeyClass("child", stage, 2)]
     classes += [KeyClass("inside", level, 2 << (stage - level)) for level in range(stage)]
     others = levels.width(stage) - 2
@@ -105,7 +106,7 @@ def key_classes(levels: Levels, stage: int) -> tuple[KeyClass, ...]:
 
 
 def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGradient:
-    """Moments of the stage's gradient for any link, from the exact weighted laws of S on its lattice."""
+    """Return the moments of the stage's gradient for any link, from the exact weighted laws of S on its lattice."""
     M = levels.level_end[stage]
     lattice = torch.from_numpy((2 * np.arange(M + 1) - M) / M)
     z: Reals = lattice.numpy()
@@ -114,22 +115,22 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
     one, m, by_class = _laws(levels, stage)
 
     def integrate(weighted: Reals, of_phi: Powers, of_slope: int, of_z: Powers) -> float:
-        """E[weight · a(φ) φ′^q c(z)]."""
+        """Return E[weight · a(φ) φ′^q c(z)]."""
         return float(weighted @ (polyval(phi, of_phi) * slope**of_slope * polyval(z, of_z)))
 
     def moment(q: int, j: Reals, mj: Reals) -> float:
-        """E[((φ − b_m) φ′ (b_j − z))^q]."""
+        """Return E[((φ − b_m) φ′ (b_j − z))^q]."""
         a, b, plain, odd = _EXPANSIONS[q]
         without = integrate(one, a, q, plain) + integrate(j, a, q, odd)
         return without + integrate(m, b, q, plain) + integrate(mj, b, q, odd)
 
     def common(q: int, j: Reals) -> float:
-        """E[(φ φ′ (b_j − z))^q]: all that the columns share."""
+        """Return E[(φ φ′ (b_j − z))^q], for the part that the columns share."""
         _, _, plain, odd = _EXPANSIONS[q]
         power = (0,) * q + (1,)
         return integrate(one, power, q, plain) + integrate(j, power, q, odd)
 
-    # (b_c1 − z)(b_c2 − z) is b_m + z² − z(b_c1 + b_c2), the two children are alike, and b_m b_c1 = b_c2.
+    # (b_c1 − z)(b_c2 − z) = b_m + z² − z(b_c1 + b_c2), both children have the same law, and b_m b_c1 = b_c2.
     a, b, _, _ = _EXPANSIONS[2]
     j, mj = by_class[0]
     siblings = integrate(m, a, 2, (1,)) + integrate(one, a, 2, (0, 0, 1)) + integrate(j, a, 2, (0, -2))
@@ -153,13 +154,13 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
 
 @cache
 def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
-    """The exact moments of every stage's gradient."""
+    """Return the exact moments of every stage's gradient."""
     check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
     return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
 
 
 def _laws(levels: Levels, stage: int) -> tuple[Reals, Reals, list[tuple[Reals, Reals]]]:
-    """The laws of S weighted by 1 and by b_m, and by (b_j, b_m b_j) for each class of key."""
+    """Return the laws of S weighted by 1 and by b_m, and by (b_j, b_m b_j) for each class of key."""
     M = levels.level_end[stage]
     w = np.pi * np.arange(M + 1) / (M + 1)
     shift = np.exp(1j * w * M)
@@ -174,9 +175,9 @@ def _laws(levels: Levels, stage: int) -> tuple[Reals, Reals, list[tuple[Reals, R
 def _characteristic(
     levels: Levels, stage: int, cos: Complexes, i_sin: Complexes
 ) -> tuple[Complexes, Complexes, list[tuple[Complexes, Complexes]]]:
-    """E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key.
+    """Return E[weight · e^{iwS}] for the weights 1 and b_m, and for (b_j, b_m b_j) of each class of key.
 
-    By the module's recursion, from the characteristic functions of one bit, cos w and i sin w.
+    The module's recursion starts from the characteristic functions of one bit, cos w and i sin w.
     """
     tracked = [(i_sin, cos)]  # (P_j, Q_j) for j at levels 0, 1, … of a subtree; the last one is its root's, (Q, P)
     for _ in range(stage):
@@ -192,8 +193,8 @@ def _characteristic(
         P_j, Q_j = tracked[key.level]
         match key.kind:
             case "child" | "inside":
-                # b_m is the product of two roots and j is below the first: b_m b_j leaves Q_j to the first subtree. For
-                # the child itself Q_j is P, because its square is 1.
+                # b_m is the product of two roots and j is below the first, so weight b_m b_j gives Q_j for the first
+                # subtree. For the child itself Q_j is P, because its square is 1.
                 by_class.append((_product((P_j, 1), (P, 1), *rest), _product((Q_j, 1), (Q, 1), *rest)))
             case "outside":
                 others = [(P_j, 1), (P, subtrees - 3), (cos, spare)]
@@ -205,7 +206,7 @@ def _characteristic(
 
 
 def _product(*powers: tuple[Complexes, int]) -> Complexes:
-    """The product of the given powers, at least one exponent above 0; powers by repeated squaring."""
+    """Return the product of base^exponent by repeated squaring; at least one exponent must be above 0."""
     factors: list[Complexes] = []
     for base, exponent in powers:
         square, bits = base, exponent
@@ -217,7 +218,7 @@ def _product(*powers: tuple[Complexes, int]) -> Complexes:
     return reduce(lambda product, factor: product * factor, factors)
 
 
-# (φ − b_m)^q is a(φ) + b_m b(φ), and (b_j − z)^q is c(z) + b_j d(z), because b² = 1: (a, b, c, d), lowest power first.
+# (a, b, c, d), lowest power first: (φ − b_m)^q = a(φ) + b_m b(φ) and (b_j − z)^q = c(z) + b_j d(z), because b² = 1.
 _EXPANSIONS: Final[dict[int, tuple[Powers, Powers, Powers, Powers]]] = {
     1: ((0, 1), (-1,), (0, -1), (1,)),
     2: ((1, 0, 1), (0, -2), (1, 0, 1), (0, -2)),

@@ -1,38 +1,41 @@
-r"""What finite n, K and B do to Algorithm 1: how likely it is to succeed, and how many samples it needs.
+r"""Prediction of Algorithm 1 at finite n, K and B: its probability of success, and the samples it needs.
 
-| name        | paper                   | meaning                                                             | where       |
-| ----------- | ----------------------- | ------------------------------------------------------------------- | ----------- |
-| B           | B                       | fresh samples a stage                                               | Theorem 1   |
-| K           | K_n                     | amplitude: what a child's weight is to become                       | Theorem 1   |
-| grid        | q                       | weights are rounded to multiples of 1 (the paper's q) or of K       | section 2   |
-| rate        | η_t                     | K n_t²/(2c) (``paper``), or that over the signal (``calibrated``)   | Theorem 1   |
-| oracle      | ∇̃, ε-approximate oracle | an error of given 2-norm in the gradient, random or adversarial     | section 2.1 |
-| samples_for | n^{2+ε}                 | B for a given failure probability                                   | Theorem 1   |
+| name        | paper                    | meaning                                                       | where       |
+| ----------- | ------------------------ | ------------------------------------------------------------- | ----------- |
+| B           | B                        | fresh samples per stage                                       | Theorem 1   |
+| K           | K_n                      | amplitude: the weight that a true child should get            | Theorem 1   |
+| grid        | q                        | weights are rounded to multiples of 1 (the paper's q) or K    | section 2   |
+| rate        | η_t                      | K n_t²/(2c) (``paper``), or that over the signal (calibrated) | Theorem 1   |
+| oracle      | ∇̃, ε-approximate oracle | gradient error of given 2-norm, random or adversarial         | section 2.1 |
+| samples_for | n^{2+ε}                  | B for a given failure probability                             | Theorem 1   |
 
-The moments of the steps are exact (``population.py``). What follows from them here is a *model*: steps are taken to be
-jointly Gaussian, but for a first correction by their exact skewness (negative: \(-6\sqrt{2/(MB)}\) at a non-child in the
-limit), the hidden states to be true, and the covariance to be of the following form, which is what the leading order
-leaves. Near z = 0 the one-sample gradient of w_{j,m} is \(-\phi'(z)(1 + b_m)\,b_j/M\).
+The moments of the steps are exact (``population.py``). The rest is a *model*. It takes hidden states to be true and
+steps to be jointly Gaussian, with a first-order correction by their exact skewness (negative: \(-6\sqrt{2/(MB)}\)
+at a non-child in the limit). The covariance has the following form, which is the leading order: near z = 0 the
+one-sample gradient of w_{j,m} is \(-\phi'(z)(1 + b_m)\,b_j/M\).
 
-- *One key, many columns.* −φ′b_j is common to all columns m, so two columns have correlation about ½ at the same key.
-  The model has one Gaussian factor for each key, with the exact variance of φφ′(b_j − z), and columns are independent
-  given the factors. Failures come in clusters; independent entries would expect fewer successes than there are.
-- *Two children, one column.* 1 + b_m is not 0 only where both children have one sign: the noise of two siblings is the
-  same to leading order, and they round together. The pair has its exact covariance here.
-- *Different keys* are uncorrelated up to O(1/M), because the sum over the keys is 0; the model neglects that.
+- *One key, many columns.* −φ′b_j is common to all columns m, so two columns have correlation about ½ at the same
+  key. The model has one Gaussian factor per key, with the exact variance of φφ′(b_j − z), and columns are
+  independent given the factors. So failures come in clusters, and a model with independent entries would predict
+  too few successes.
+- *Two children, one column.* 1 + b_m is nonzero only where both children have one sign. So the noise of two siblings is
+  equal to leading order, and they round together. The model has the exact covariance of the pair.
+- *Different keys* are uncorrelated up to O(1/M), because the sum over the keys is 0. The model neglects this
+correlation.
 
-A column is recovered if both children round to one value v and every other key to at most v − K; v need not be K.
-A non-child's mean is negative, −2K/(n−2) at stage 1, and falling below −K/2 does it no harm: only its upper threshold
+A column is recovered if both children round to one value v and every other key to at most v − K; v need not be K. A
+non-child's mean is negative, −2K/(n−2) at stage 1. A step below −K/2 does no harm, so only its upper threshold
 counts. In units of K, with h the grid, children must lie in [v − h/2, v + h/2] and all others below v − 1 + h/2.
 
-**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\), φ′ ≈ 2cz,
-and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with M keys and N
-columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\): it needs \(B \approx 16\,M \ln(MN)\). With k = κn and
-stages t → ∞ slowly, M → (1 + κ)n while N = κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So \(B^*(n)/(n \ln n) \to 32(1 + \kappa)\),
-which is 48 at k = n/2. The correlation ½ between columns does not change it: with n keys and n columns
-\(\sqrt{1/2}\,(x_j + y_{jm})\) attains \(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² free
-entries; ½ is the largest correlation of which this is true. For k fixed so is N, and the factor tends to 16. The theorem
-asks for n^{2+ε}.
+**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\), φ′ ≈
+2cz, and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with M
+keys and N columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\): it needs \(B \approx 16\,M \ln(MN)\).
+With k = κn and stages t → ∞ slowly, M → (1 + κ)n while N = κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So
+\(B^*(n)/(n \ln n) \to 32(1 + \kappa)\), which is 48 at k = n/2. The correlation ½ between columns does not change
+this limit: with n keys and n columns \(\sqrt{1/2}\,(x_j + y_{jm})\) attains
+\(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² independent entries, and ½ is the largest
+correlation for which this holds. For fixed k, N is fixed too, and the factor tends to 16. The theorem asks for
+n^{2+ε}.
 """
 
 import math
@@ -55,14 +58,14 @@ from internalize.parity.theory.population import StageGradient, population
 Reals = NDArray[np.float64]
 
 DEFAULT_FAILURE: Final = 1e-6
-"""The failure probability that the default number of samples is chosen for."""
+"""Failure probability for which the default number of samples is chosen."""
 _MANY: Final = 1e15
-"""Stands for infinitely many samples."""
+"""A number of samples that stands for infinity."""
 
 
 @dataclass(frozen=True)
 class Setting(StepOptions):
-    """How Algorithm 1 is run, but for B: everything that decides how many samples it needs. K None is the default."""
+    """The settings of Algorithm 1 without B: everything that decides how many samples it needs."""
 
     def __post_init__(self) -> None:
         StepOptions.__post_init__(self)
@@ -73,11 +76,11 @@ class Setting(StepOptions):
                 f"oracle_error={self.oracle_error} is outside 0 … 1e6 (the 2-norm of an error, section 2.1)"
             )
         if (self.oracle == "none") is not (self.oracle_error == 0):
-            raise InputError(f"oracle={self.oracle} and oracle_error={self.oracle_error} do not go together")
+            raise InputError(f"oracle={self.oracle} and oracle_error={self.oracle_error} contradict each other")
 
     @property
     def levels(self) -> Levels:
-        """The positions by level."""
+        """The levels of the tree."""
         return Levels(self.n, self.k)
 
     @property
@@ -92,36 +95,36 @@ class Setting(StepOptions):
 
     @property
     def amplitude(self) -> float:
-        """K, as given or by default."""
+        """K, given or by default."""
         return self.default_amplitude if self.K is None else self.K
 
     @property
     def default_amplitude(self) -> float:
-        """The least whole K that keeps the final error and the trained layers in bounds (``freezing.py``)."""
+        """The least integer K that bounds the final error and freezes trained layers (``freezing.py``)."""
         return _amplitude(self.levels, get_link(self.link), self.rate, self.grid)
 
     @property
     def parameters(self) -> int:
-        """Number of weights in level form: what an oracle's error is spread over."""
+        """Number of weights in level form, over which an oracle's error is spread."""
         return sum(stage.keys * stage.nodes for stage in self.gradients)
 
     def stage_log_success(self, stage: int, samples: float) -> float:
-        """Logarithm of the modelled probability that a stage recovers its layer, given that the ones below are."""
+        """Return the log of the modeled probability that a stage recovers its layer, if lower layers are recovered."""
         gradient = self.gradients[stage]
         h = 1 / self.amplitude if self.grid == "1" else 1.0
         scale = self.unit_rates[stage]
         random = (scale * self.oracle_error) ** 2 / self.parameters if self.oracle == "random" else 0.0
         shift = scale * self.oracle_error if self.oracle == "adversarial" else 0.0
-        if gradient.keys == 2:  # n = k = 2: nothing to learn, see unit_rate; both weights must only round to the same
+        if gradient.keys == 2:  # n = k = 2: nothing to learn (unit_rate); both weights must round to one value
             return _log_same(math.sqrt(random), h) if shift < h / 2 else -math.inf
         column = _column_log_success(gradient, scale, samples, h, random, shift)
         kept = self._log_kept(stage, h / 2, math.sqrt(random)) if random else 0.0
         return gradient.nodes * column + kept if shift < h / 2 else -math.inf
 
     def _log_kept(self, stage: int, limit: float, deviation: float) -> float:
-        """Log of the probability that a random oracle error spares the layers not in training, all else being still.
+        """Return the log of the probability that a random oracle error alone moves no layer outside training.
 
-        A child's weight must not move either way; any other may fall, not rise.
+        A child's weight must not move in either direction; another weight may fall but not rise.
         """
         layers = [gradient for index, gradient in enumerate(self.gradients) if index != stage]
         children = sum(2 * gradient.nodes for gradient in layers)
@@ -132,15 +135,15 @@ class Setting(StepOptions):
         return children * math.log1p(-tail) + others * math.log1p(-tail / 2)
 
     def log_success(self, samples: float) -> float:
-        """Logarithm of the modelled probability that the whole run recovers every layer: fresh samples each stage."""
+        """Return the log of the modeled probability that a run recovers every layer. Stages are independent."""
         return sum(self.stage_log_success(stage, samples) for stage in range(self.levels.L))
 
     def samples_for(self, failure: float) -> int | None:
-        """The least B with at most this modelled failure probability; None if no B has it."""
+        """Return the least B with at most this modeled failure probability; None if no B has it."""
         return _samples_for(self, failure)
 
 
-@cache  # a second or so, and every failed run of a setting asks for its advice
+@cache  # takes about a second, and every failed run of a setting needs it for its message
 def _samples_for(setting: Setting, failure: float) -> int | None:
     wanted = math.log1p(-failure)
     if setting.log_success(_MANY) < wanted:
@@ -155,7 +158,7 @@ def _samples_for(setting: Setting, failure: float) -> int | None:
 
 
 def _log_same(deviation: float, h: float) -> float:
-    """Logarithm of the probability that two errors of mean 0 round to the same multiple of h."""
+    """Return the log of the probability that two errors of mean 0 round to the same multiple of h."""
     if deviation == 0:
         return 0.0
     if deviation > 100 * h:
@@ -166,9 +169,9 @@ def _log_same(deviation: float, h: float) -> float:
 
 
 def unit_rate(gradient: StageGradient, rate: Rate) -> float:
-    """The learning rate of a stage at K = 1: n_t²/(2c), or the same over the exact signal.
+    """Return the learning rate of a stage at K = 1: n_t²/(2c), or the same divided by the exact signal.
 
-    At n = k = 2 the gradient is 0 for every sample, since uniform attention is already right: any rate will do.
+    At n = k = 2 the gradient is 0 for every sample, since uniform attention is already right, so any rate works.
     """
     calibrate = rate == "calibrated" and gradient.keys > 2
     return gradient.paper_rate / gradient.signal if calibrate else gradient.paper_rate
@@ -183,7 +186,7 @@ def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid) -> float:
 def _column_log_success(
     gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float
 ) -> float:
-    """Logarithm of the probability of recovering one column, its share of what the columns have in common included."""
+    """Return the log of the probability of recovering a column, with its share of the columns' common factors."""
     mean = -scale * gradient.mean
     variance = scale**2 * gradient.variance / samples + random
     shared = np.minimum(scale**2 * gradient.shared / samples, variance)
@@ -208,16 +211,16 @@ _FACTOR_WEIGHTS: Final[Reals] = np.exp(-(_FACTOR**2) / 2) / np.exp(-(_FACTOR**2)
 
 
 def _unskewed(u: Any, skewness: Any) -> Any:
-    """Where a threshold of u standard deviations lies for the Gaussian with the same tail: Cornish and Fisher, first order.
+    """Return the threshold of a Gaussian with the same tail as u standard deviations: Cornish and Fisher, first order.
 
-    Skewness falls like B^{−1/2} and u grows like B^{1/2}, so the correction is a fixed small share of u, of order 1/M;
-    the clip is for thresholds that are far out at tiny n, where no probability is left to be corrected.
+    Skewness falls like B^{−1/2} and u grows like B^{1/2}, so the correction is a fixed small share of u, of order
+    1/M. The clip affects only thresholds far out at tiny n, where the tail is empty anyway.
     """
     return u - np.clip(skewness * u / 6, -0.2, 0.2) * u + skewness / 6
 
 
 def _log_tie(correlation: float, low: float, high: float) -> float:
-    """The log of P(both of two standard Gaussians in [low, high]): 1 − P(first out) − P(first in, second out)."""
+    """Return the log of P(two standard Gaussians in [low, high]) = 1 − P(first out) − P(first in, second out)."""
     if high <= low:
         return -math.inf
     rest = math.sqrt(max(1 - correlation**2, 1e-12))
@@ -230,9 +233,9 @@ def _log_tie(correlation: float, low: float, high: float) -> float:
 
 
 def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> float:
-    """The log of P(no non-child reaches its threshold): keys independent, columns too given the key's factor.
+    """Return the log of P(no non-child reaches its threshold). Keys are independent, and so are columns given a factor.
 
-    Each class has its threshold, in standard deviations, and the share of its variance that all columns have in common.
+    Each class has its threshold in standard deviations, and the share of its variance that all columns have in common.
     """
     below: dict[tuple[str, int], Reals] = {}
     for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
@@ -250,7 +253,7 @@ def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> fl
 
 
 def _log_average(logs: Reals) -> float:
-    """The log of E[e^x] over the Gaussian factor, exact where x is tiny: with many keys, failures of 1e-12 count."""
+    """Return the log of E[e^x] over the Gaussian factor, exact for tiny x: failures of 1e-12 count with many keys."""
     failure = float(_FACTOR_WEIGHTS @ -np.expm1(logs))
     return math.log1p(-failure) if failure < 1 else -math.inf
 
@@ -261,7 +264,7 @@ def _log_cdf(x: Reals) -> Reals:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What ``predict`` answers; lists have one entry a stage. None where no number of samples is enough."""
+    """The answer of ``predict``. Lists have one entry per stage. A number of samples is None if no number is enough."""
 
     signal: tuple[float, ...]
     noise: tuple[float, ...]
@@ -277,7 +280,7 @@ class Prediction:
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists and numbers; keys that were not asked for are left out."""
+        """Return plain lists and numbers, without the keys that were not requested."""
         required = ("samples_50", "samples_99", "samples_default")
         return {
             name: list(cast(tuple[float, ...], value)) if isinstance(value, tuple) else value
@@ -287,11 +290,11 @@ class Prediction:
 
 
 def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) -> Prediction:
-    """Signal and noise of every stage (exact), samples for given success and success for given samples (model)."""
+    """Return the exact signal and noise of every stage, and the modeled samples for success and vice versa."""
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1 (B of Algorithm 1)")
     if setting.grid == "none":
-        raise InputError("grid=none is not 1 or K: what is predicted is that rounding recovers every child (section 2)")
+        raise InputError("grid=none is not 1 or K: the prediction is that rounding recovers every child (section 2)")
     stages = [setting.stage_log_success(stage, samples) for stage in range(setting.levels.L)] if samples else None
     return Prediction(
         signal=tuple(gradient.signal for gradient in setting.gradients),
@@ -310,17 +313,17 @@ def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) 
 
 
 def _of_small_amplitude(setting: Setting) -> str | None:
-    """What the prediction leaves out where K is small; None where it is not."""
+    """Warn that the prediction does not cover a small K; None if K is large enough."""
     if setting.levels.L == 1 or setting.amplitude >= setting.default_amplitude:
         return None
     return (
-        f"K={setting.amplitude:g} is below the default {setting.default_amplitude:g}: the prediction takes trained layers to be "
-        "exact, and at so small a K runs may fail with any number of samples"
+        f"K={setting.amplitude:g} is below the default {setting.default_amplitude:g}: the prediction assumes that "
+        "trained layers are exact, and at such a small K runs may fail with any number of samples"
     )
 
 
 def impossible(setting: Setting) -> str | None:
-    """Why no number of samples is enough, in one line; None if some number is."""
+    """Say why no number of samples is enough, in one line; None if some number is."""
     for stage in range(setting.levels.L):
         if setting.stage_log_success(stage, _MANY) < math.log(0.5):
             gradient, K = setting.gradients[stage], setting.amplitude
@@ -329,25 +332,25 @@ def impossible(setting: Setting) -> str | None:
             because = f"the expected step on a child is {child:.4g}, not K={K:g} (signal {gradient.signal:.3f})"
             if setting.oracle != "none":
                 because = f"the {setting.oracle} oracle error moves weights by up to {error:.3g} at K={K:g}"
-            return f"stage {stage + 1} fails with any number of samples on the grid {setting.grid}: {because}"
+            return f"stage {stage + 1} fails with any number of samples on grid {setting.grid}: {because}"
     return None
 
 
 def limit_factor(ratio: float) -> float:
-    """The limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
+    """Return the limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
     return 32 * (1 + ratio)
 
 
 def theorem_log10_n(epsilon: float) -> float:
-    r"""The decimal logarithm of the n beyond which ⌈n^{ε/16}⌉ exceeds ln n for good.
+    r"""Return the decimal logarithm of the n beyond which ⌈n^{ε/16}⌉ always exceeds ln n.
 
-    A child's attention is e^K/(2e^K + n − 2): with K < ln n the other keys have a share that n does not make small.
+    A child's attention is e^K/(2e^K + n − 2), so with K < ln n the share of the other keys does not vanish as n grows.
 
-    With x = ln n the ceiling is j exactly for x in (16 ln(j−1)/ε, 16 ln(j)/ε], so it fails to exceed x
-    somewhere in there if and only if 16 ln(j)/ε ≥ j. The last such j ends the failures, at n = j^{16/ε}; none if ε > 16/e.
+    With x = ln n, the ceiling is j exactly for x in (16 ln(j−1)/ε, 16 ln(j)/ε]. It fails to exceed x somewhere in this
+    interval if and only if 16 ln(j)/ε ≥ j. The last such j ends the failures, at n = j^{16/ε}; none exists if ε > 16/e.
     """
     a = 16 / check_epsilon(epsilon)
-    j = math.ceil(a * (math.log(a) + 3) * 2) + 2  # a ln j < j from here up
+    j = math.ceil(a * (math.log(a) + 3) * 2) + 2  # a ln j < j for this j and all larger ones
     while j > 1 and a * math.log(j) < j:
         j -= 1
     return a * math.log10(j)
