@@ -63,6 +63,8 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("predict --epsilon 1e-6", "epsilon=1e-06 is outside"),
         ("solve --preset paper --epsilon 1000", "epsilon=1000"),
         ("solve --preset paper --epsilon 16", "epsilon=16: n^(2+ε) = 3.87e+26 samples are more than"),
+        ("train --n 1000000 --k 2 --gates ones", "this machine has"),
+        ("solve --samples 1 --n 1000000 --k 2 --gates ones", "this machine has"),
         ("solve --n 1000000 --k 524288 --samples 1 --K 20", "in level form need about"),
         ("predict --n 10000000000 --k 2", "n=10000000000, k=2 need about"),
         ("solve --K 1e308", "K=1e+308 is outside"),

@@ -191,7 +191,7 @@ def test_stopped_and_continued(tmp_path: Path):
         ({"methods": ["log-icot", "magic"]}, "method='magic' is not one of none, cot"),
         ({"budgets": []}, "nothing to compare"),
         ({"budgets": ["seconds"]}, "budget='seconds' is not one of steps, tokens"),
-        ({"seeds": (0, 0)}, "seeds=(0, 0) name a seed twice"),
+        ({"seeds": (0, 0)}, "seeds=(0, 0) have a seed twice"),
         ({"seeds": (-1,)}, "seed=-1 is outside"),
         ({"jobs": 0}, "jobs=0 is outside 1"),
         ({"options": replace(TINY, stage_steps=5)}, "stage_steps=5: with --advance steps a comparison derives it"),

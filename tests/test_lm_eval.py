@@ -94,7 +94,7 @@ def test_other_words_are_refused_and_another_problem_is_mentioned(folder):
     lines: list[str] = []
     open_subject(folder, "parity:n=9,k=4", 5, seed=3, say=lines.append)
     assert "not what the model was trained on" in lines[0]
-    with pytest.raises(InputError, match="says in internalize.json how it is asked"):
+    with pytest.raises(InputError, match="has its prompt format in internalize.json"):
         open_subject(folder, options=CurriculumOptions("cot"))
 
 

@@ -357,7 +357,7 @@ def same_weights(one: Any, other: Any) -> bool:
             for argv, reason in (
                 (["{tmp}/nowhere"], "is not a folder"),
                 (["{tmp}"], "neither a run of lm train nor a model"),
-                (["{tmp}/other"], f"holds a run of kind 'train'; lm {command} takes one of lm train"),
+                (["{tmp}/other"], f"holds a run of kind 'train'; lm {command} takes a run of lm train"),
                 (["{run}", "--examples", "63"], "examples=63 must be at least 64"),
                 (["{run}", "--out", "{run}"], "holds another run: its kind is 'lm-train'"),
             )

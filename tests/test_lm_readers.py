@@ -333,7 +333,7 @@ def test_command_lists_every_problem(tmp_path: Path):
         ("--check x --count 3", "--out and --count belong to --data"),
         ("--check no-such-file", "cannot read no-such-file"),
         ("--data parity --count 0", "count=0 must be at least 1"),
-        ("--data some.txt", "'some.txt' is no task"),
+        ("--data some.txt", "'some.txt' is not a task"),
         ("--data parity --out no/such/folder.txt", "cannot write"),
         ("--data parity --out ''", "--out . is a folder; name a file"),
     ],

@@ -1,35 +1,35 @@
-"""Training a language model: what a batch means on any arrangement, what is kept, and that nothing is lost."""
+"""Training a language model: a batch means the same on any arrangement, and nothing that is kept is lost."""
 
 import json
 import math
-import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
 
-from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
 from internalize.lm.evaluation.evaluate import open_subject
-from internalize.lm.evaluation.plan import plan
-from internalize.lm.options import LmMethod, options_from_json
+from internalize.lm.options import options_from_json
 from internalize.lm.training.models import PromptSpec
 from internalize.lm.training.train import train
 from internalize.storage.files import read_json
 from internalize.storage.runs import Run, find_runs
+from tests.asking import ask, call, refused
 from tests.lm_runs import TINY, assert_same_weights, forget_digests, untrained, weights, words
+from tests.processes import run_on_two_processes
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of `TINY`, seed 0."""
+    """Train `TINY` with seed 0."""
     path = tmp_path_factory.mktemp("tiny") / "run"
     train(TINY, 0, Run(path))
     return path
@@ -37,18 +37,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_options_survive_the_command_line_and_the_config(tmp_path: Path):
     options = replace(TINY, steps=1, eval_every=1, smoothing=4.0, reset_optimizer=True, method="icot")
-    assert main(words(options, tmp_path / "run", "--seed", "3")) == 0
+    call(words(options, tmp_path / "run", "--seed", "3"))
     config = Run(tmp_path / "run").config
     assert options_from_json(LmTrainOptions, config, tmp_path) == replace(
         options, replay_of="scattered", hidden_loss=1.0
-    )  # what depends is resolved
+    )  # defaults that depend on others are resolved
     assert config["seed"] == 3
     assert config["kind"] == "lm-train"
 
 
-def test_result_and_metrics(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(words(TINY, tmp_path / "run", "--json")) == 0
-    result = json.loads(capsys.readouterr().out)
+def test_result_and_metrics(tiny: Path, tmp_path: Path):
+    result = ask(words(TINY, tmp_path / "run"))
     run = Run(tmp_path / "run")
     assert result == run.result
     assert [(s["stage"], s["hidden"], s["steps"]) for s in result["stages"]] == [(1, 0, 8), (2, 2, 16)]
@@ -57,12 +56,12 @@ def test_result_and_metrics(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert result["samples"] == 24 * 8
     assert result["tokens"] == 24 * 8 * (6 + 1 + 2 + 3)  # bits, separator, chain, answer with its separator and end
     assert 0 <= result["exact_match_low"] <= result["exact_match"] <= result["exact_match_high"] <= 1
-    assert [m["step"] for m in run.metrics()] == [6, 8, 12, 18, 24]  # and at a stage's end
+    assert [m["step"] for m in run.metrics()] == [6, 8, 12, 18, 24]  # and at the end of the stage
     assert [m["stage"] for m in run.metrics()] == [1, 1, 2, 2, 2]
     assert all(math.isfinite(m["loss"]) for m in run.metrics())
     assert not (run.path / "checkpoint").exists()
     assert_same_weights(tiny, run.path)  # the same seed gives the same bits
-    assert [found.path for found in find_runs(tmp_path)] == [run.path]  # the model's config.json is no run
+    assert [found.path for found in find_runs(tmp_path)] == [run.path]  # the config.json of the model is not a run
 
 
 def test_another_seed_gives_other_weights(tiny: Path, tmp_path: Path):
@@ -85,27 +84,16 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
     options = replace(TINY, method="adaptive", advance="accuracy", layers=2, layer_loss=1.0, eval_every=2)
     options = replace(options, threshold=1.0, first_steps=6, patience=4, stage_steps=6, eval_examples=17)
     train(options, 0, Run(tmp_path / "one"))
-    with socket.socket() as some:
-        some.bind(("", 0))
-        port = str(some.getsockname()[1])  # a free one
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    done = subprocess.run(
-        [*launch, "-m", "internalize", "--", *words(options, tmp_path / "two", "--json")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.strip().splitlines()) == 1  # one of the two speaks
+    printed = run_on_two_processes(words(options, tmp_path / "two", "--json"))
+    assert len(printed.strip().splitlines()) == 1  # only the first process prints
     assert_same_weights(tmp_path / "one", tmp_path / "two", atol=2e-4)
     one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
     assert [m["tokens"] for m in one.metrics()] == [m["tokens"] for m in two.metrics()]
     assert [s["steps"] for s in one.result["stages"]] == [s["steps"] for s in two.result["stages"]]
-    assert [s["hidden"] for s in one.result["stages"]] == [0, 2, 1, 2]  # both have gone back
+    assert [s["hidden"] for s in one.result["stages"]] == [0, 2, 1, 2]  # both returned to stage 1
     losses = [[m["held_out_loss"] for m in run.metrics() if "held_out_loss" in m] for run in (one, two)]
     assert losses[0]
-    assert losses[0] == pytest.approx(losses[1], abs=2e-4)  # of 17 examples, shared out
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)  # of 17 examples, shared by the processes
 
 
 def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.MonkeyPatch):
@@ -126,13 +114,13 @@ def test_bfloat16(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
     train(replace(TINY, steps=1), 0)
-    assert set(asked) == {torch.float32}  # that is what is watched
+    assert set(asked) == {torch.float32}  # this is the watched function
     asked.clear()
     train(replace(TINY, dtype="bfloat16"), 0, Run(tmp_path / "bfloat16"))
     assert not asked  # its backward pass in bfloat16 is slow on a CPU
     found = weights(tmp_path / "bfloat16")
     configs = [read_json(folder / "model" / "config.json") for folder in (tiny, tmp_path / "bfloat16")]
-    assert configs[0] == configs[1]  # whoever loads it has their own way to attend
+    assert configs[0] == configs[1]  # the attention of training is not stored
     assert {tensor.dtype for tensor in found.values()} == {torch.float32}
     assert all(bool(tensor.isfinite().all()) for tensor in found.values())
     assert_same_weights(tiny, tmp_path / "bfloat16", atol=0.05)
@@ -145,7 +133,7 @@ def test_lora_trains_adapters_only_and_merges_them(tmp_path: Path):
     base = tmp_path / "base" / "model"
     train(replace(TINY, model=str(base), lora_rank=2, lr=1e-2, layer_loss=0.5), 0, Run(tmp_path / "adapted"))
     before, after = weights(tmp_path / "base"), weights(tmp_path / "adapted")
-    assert before.keys() == after.keys()  # a plain model again
+    assert before.keys() == after.keys()  # adapters are merged
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
     assert all(name.endswith("weight") and ("attn" in name or "mlp" in name) for name in changed)
@@ -168,20 +156,7 @@ def test_optimizer_is_new_at_each_increment(monkeypatch: pytest.MonkeyPatch):
         assert [update for update, found in enumerate(is_new) if found] == new
 
 
-@pytest.mark.parametrize(
-    ("method", "removal", "within"),
-    [("log-icot", "pad", 0), ("log-icot", "delete", 0.03), ("icot", "delete", 0.03), ("none", "pad", 0)],
-)
-def test_plan_is_what_training_then_reads(method: LmMethod, removal: Literal["pad", "delete"], within: float):
-    options = replace(TINY, method=method, removal=removal, data="parity:n=8,k=8", steps=60, budgets="never")
-    (planned,) = plan(options, [method], by="steps").methods
-    measured = train(options)
-    assert [stage.steps for stage in planned.stages] == [stage["steps"] for stage in measured["stages"]]
-    assert planned.steps == measured["steps"]
-    assert planned.tokens == pytest.approx(measured["tokens"], rel=within)
-
-
-def test_model_folder_needs_nothing_of_ours(tiny: Path):
+def test_a_model_folder_needs_no_code_of_ours(tiny: Path):
     folder = tiny / "model"
     code = (
         "import sys; sys.modules['internalize'] = None\n"
@@ -199,13 +174,8 @@ def test_model_folder_needs_nothing_of_ours(tiny: Path):
 
 
 def test_another_architecture_from_its_config(tmp_path: Path):
-    sizes: dict[str, Any] = {
-        "vocab_size": 32,
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "max_position_embeddings": 64,
-    }
-    config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2, dtype="bfloat16")
+    sizes: dict[str, Any] = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, num_hidden_layers=1, max_position_embeddings=64, dtype="bfloat16")
     config.to_json_file(tmp_path / "llama.json")
     result = train(replace(TINY, model=str(tmp_path / "llama.json")), 0, Run(tmp_path / "run"))
     assert result["steps"] == 24
@@ -213,19 +183,16 @@ def test_another_architecture_from_its_config(tmp_path: Path):
     assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
 
 
-def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(*args: object) -> None:
-        raise AssertionError(f"a connection was attempted: {args}")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+def test_no_connection_is_made(tmp_path: Path, forbid: Callable[..., None]):
+    forbid(socket, "getaddrinfo")
+    forbid(socket.socket, "connect")
     train(TINY, 0, Run(tmp_path / "new"))
     train(replace(TINY, model=str(tmp_path / "new" / "model")), 0, Run(tmp_path / "more"))
-    assert main(["lm", "eval", "--model", str(tmp_path / "more"), "--examples", "16"]) == 0
+    call(f"lm eval --model {tmp_path / 'more'} --examples 16")
 
 
 def test_plain_trainer(tmp_path: Path):
-    """The objects of the README with a Trainer that is all the user's, resumed by the Trainer's own means."""
+    """The objects of the README work with a user's own Trainer, which also resumes by itself."""
     examples = [Example(f"{a} {b}", (f"<<{a}+{b}={a + b}>>", f"<<{a + b}*2={2 * (a + b)}>>"), str(2 * (a + b)))
                 for a in range(12) for b in range(12)]  # fmt: skip
     options = replace(TINY, steps=12, stage_steps=4, advance="accuracy", first_steps=6, layers=2, layer_loss=1.0)
@@ -274,12 +241,12 @@ def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):
     assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
 
 
-def test_loss_that_is_no_number_is_told(tmp_path: Path):
+def test_a_nan_loss_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="the loss is nan after"):
         train(replace(TINY, lr=1e30, clip=0.0), 0, Run(tmp_path / "run"))
 
 
-def test_data_that_changed_are_another_run(tmp_path: Path):
+def test_changed_data_are_another_run(tmp_path: Path):
     data = tmp_path / "data.txt"
     lines = [f"{a} {b}||{a} {b} #### {a + b}\n" for a in range(9) for b in range(9)]
     data.write_text("".join(lines))
@@ -298,8 +265,8 @@ def test_data_that_changed_are_another_run(tmp_path: Path):
     assert open_subject(tmp_path / "run").examples == work.source.test()
 
 
-def test_levels_hold_for_what_is_held_out_as_well(tmp_path: Path):
-    """One chain in the data is no equation; wherever it falls, auto takes steps, and the run comes to its end."""
+def test_levels_hold_for_held_out_examples(tmp_path: Path):
+    """If one chain in the data is no equation, auto takes steps, wherever the chain falls, and the run finishes."""
     data = tmp_path / "data.txt"
     lines = [f"{a} 3||<<{a}+3={a + 3}>> <<{a + 3}*2={2 * (a + 3)}>> #### {2 * (a + 3)}\n" for a in range(25)]
     data.write_text("".join([*lines, "7 7||<<so>> <<then>> #### 28\n"]))
@@ -359,9 +326,6 @@ def test_choices_are_checked_in_python_too(wrong: dict[str, str]):
         (["--lr", "nan"], "lr=nan"),
     ],
 )
-def test_refusals(tmp_path: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["lm", "train", "--out", str(tmp_path / "run"), *argv]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1
-    assert reason in said[0]
+def test_refusals(tmp_path: Path, argv: list[str], reason: str):
+    refused(["lm", "train", "--out", str(tmp_path / "run"), *argv], reason)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,5 @@
-"""Environment variables that make no sense: the answer is the same, in UTF-8, without colors, and no library stops the command."""
+"""With environment variables that make no sense the answer is the same, in UTF-8 and without colors, and no library
+ends the command."""
 
 import json
 import os
@@ -26,7 +27,7 @@ ODD: dict[str, dict[str, str | None]] = {
 
 
 def internalize(argv: Sequence[str], odd: Mapping[str, str | None]) -> subprocess.CompletedProcess[bytes]:
-    """Run a command with an environment that differs from ours in this; None: not set."""
+    """Run a command with changed environment variables; None removes one."""
     kept = {name: value for name, value in os.environ.items() if name not in odd}
     given = {name: value for name, value in odd.items() if value is not None}
     command = [sys.executable, "-m", "internalize", *argv]
@@ -66,8 +67,8 @@ def test_tables_and_refusals_have_no_colors_and_no_box(odd: dict[str, str | None
     assert b"\x1b" not in table.stdout + refused.stderr + wrong.stderr
 
 
-def test_a_library_that_gives_up_is_no_bug_of_ours(store: Path):
-    """polars panics where it is asked for no threads at all."""
+def test_a_panic_of_a_library_is_not_a_bug(store: Path):
+    """polars panics if it may use no threads at all."""
     done = internalize(["sweep", "show", str(store), "--json"], {"POLARS_MAX_THREADS": "0"})
     assert (done.returncode, done.stdout) == (MACHINE, b"")
     assert done.stderr.splitlines()[-1].startswith(b"internalize: the machine ended the work: ")

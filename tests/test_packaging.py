@@ -1,4 +1,5 @@
-"""What is distributed is whole: the wheel has the package, the sdist all that tests, site and make need."""
+"""Distributions are complete: the wheel has the package, the sdist all that tests, site and make need,
+constraints.txt pins what is installed."""
 
 import re
 import shutil
@@ -7,9 +8,14 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tools.install import TORCH
+from tools.lock import LOCK
 
 from internalize import __version__
 from tests.documentation_pages import ROOT
@@ -19,13 +25,13 @@ CACHES = ("__pycache__", ".egg-info")
 
 
 def files(folder: Path) -> set[str]:
-    """Return the files of a folder, from the root, without caches."""
+    """Return the files of a folder, relative to the root, without caches."""
     found = (path.relative_to(ROOT) for path in folder.rglob("*") if path.is_file())
     return {path.as_posix() for path in found if not any(part.endswith(CACHES) for part in path.parts)}
 
 
 def project_files() -> set[str]:
-    """Return the files of the project: those that git knows, or without git those of its folders."""
+    """Return the files of the project: those of git or, without git, those in its folders."""
     if (ROOT / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         return {name for name in listed.splitlines() if (ROOT / name).exists()}
@@ -71,3 +77,29 @@ def test_make_on_windows_says_what_to_use():
     made = subprocess.run(["make", "OS=Windows_NT", "help"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert made.returncode == 2
     assert "WSL" in made.stderr
+
+
+# constraints.txt; `pip check` in tools/install.py finds what is missing there
+
+ENTRIES = LOCK.read_text(encoding="utf-8").replace("\\\n", "").splitlines()
+PINS = {
+    canonicalize_name(pin.name): pin
+    for pin in (Requirement(line.partition("--hash")[0]) for line in ENTRIES if not line.startswith("#"))
+}
+
+
+def test_every_pin_has_a_version_and_hashes_and_no_index():
+    for line in ENTRIES:
+        if not line.startswith("#"):
+            assert "==" in line.split()[0]
+            assert " --hash=sha256:" in line
+    assert not any("://" in line or "index" in line for line in ENTRIES)
+    assert Requirement(TORCH).name not in PINS
+
+
+def test_pinned_packages_are_installed():
+    found = {canonicalize_name(own.name): own.version for own in distributions()}
+    pinned = {name: pin for name, pin in PINS.items() if pin.marker is None or pin.marker.evaluate()}
+    assert {name for name, pin in pinned.items() if found.get(name, "none") not in pin.specifier} == set()
+    platforms = [{"sys_platform": "linux"}, {"sys_platform": "darwin", "platform_machine": "arm64"}]
+    assert [pin for pin in PINS.values() if pin.marker and not any(map(pin.marker.evaluate, platforms))] == []

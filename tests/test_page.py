@@ -1,4 +1,4 @@
-"""The page in a real browser: from a file, without a word from the network, by mouse, keyboard and touch."""
+"""The page in a real browser: opened from a file, without network and messages, by mouse, keyboard and touch."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.tiny import OPTIONS
 
 @pytest.fixture(scope="module")
 def folder(runs, tmp_path_factory) -> Path:
-    """A whole page of tiny runs, with the stored results."""
+    """Write a whole page of tiny runs, with the stored results."""
     out = tmp_path_factory.mktemp("page")
     solving = SolveJob(out, Path("solved"), SolveOptions(n=8, k=4))
     counting = SuccessJob(out, Path("success"), SolveOptions(n=8, k=4), (100, 400), 2)
@@ -34,7 +34,7 @@ def folder(runs, tmp_path_factory) -> Path:
 
 @dataclass
 class Visit:
-    """An open page, and what it said and asked for."""
+    """An open page with its messages and requests."""
 
     page: Page
     errors: list[str] = field(default_factory=list[str])
@@ -50,11 +50,11 @@ class Visit:
         return self.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
     def settle(self) -> None:
-        """Wait until what was asked for is drawn, which is in the next frame."""
+        """Wait for the next frame, in which changes are drawn."""
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def drawn(self, explorer: str) -> str:
-        """Everything of an explorer's tree and map that a moment decides."""
+        """Return everything in the tree and map of an explorer that depends on the moment."""
         self.settle()
         tree = self.page.locator(f"#explorer-{explorer} svg[data-part=tree]").evaluate("tree => tree.innerHTML")
         heat = self.page.locator(f"#explorer-{explorer} [data-part=map]").evaluate(
@@ -78,7 +78,7 @@ def visit(chromium: str, folder: Path) -> Iterator[Visit]:
         browser.close()
 
 
-def test_opens_from_disk_without_a_word(visit: Visit, folder: Path):
+def test_opens_from_disk_without_messages(visit: Visit, folder: Path):
     assert visit.errors == []
     assert [url for url in visit.requests if not url.startswith(("data:", "blob:"))] == [
         (folder / "index.html").as_uri()
@@ -102,7 +102,7 @@ def test_links_are_files_and_places(visit: Visit, folder: Path):
     links = visit.page.evaluate("[...document.querySelectorAll('a')].map(link => link.getAttribute('href'))")
     for link in links:
         assert visit.count(link) == 1 if link.startswith("#") else (folder / link).is_file()
-    for name in (
+    for name in [
         "signal",
         "success",
         "law",
@@ -112,7 +112,7 @@ def test_links_are_files_and_places(visit: Visit, folder: Path):
         "ablations",
         "gates",
         "language-models",
-    ):
+    ]:
         assert {f"figures/{name}.svg", f"figures/{name}.pdf"} <= set(links)
     assert {"tables/certificates.csv", "tables/curricula-n30-k16.csv", "tables/success.csv"} <= set(links)
 
@@ -204,7 +204,7 @@ def test_prints(visit: Visit):
     assert visit.page.pdf(format="A4").startswith(b"%PDF")
 
 
-def test_still_without_a_word(visit: Visit):
-    """After everything above, too."""
+def test_no_message_and_no_request_since(visit: Visit):
+    """Everything above caused no message and no request."""
     assert visit.errors == []
     assert len([url for url in visit.requests if not url.startswith(("data:", "blob:"))]) == 1

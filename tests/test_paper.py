@@ -1,19 +1,16 @@
-"""reproduce.py: trains what is missing, reuses what is finished, rebuilds what is damaged, survives being stopped."""
+"""reproduce.py trains what is missing, reuses what is finished, trains damaged runs again, and can be interrupted."""
 
 import json
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from internalize import InputError
-from internalize.commands import cli
 from internalize.parity import certificates
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.report import page as report
@@ -21,7 +18,10 @@ from internalize.report import reproduce as paper
 from internalize.report.figures.mask import draw_mask
 from internalize.report.reproduce import ALGORITHM, EXPERIMENTS, PAPER, Algorithm, Experiment, reproduce
 from internalize.storage.runs import Run, find_runs
+from tests.asking import refused
+from tests.processes import wait_until
 from tests.spoiling import spoiled
+from tests.tiny import finish_times
 
 OPTIONS = TrainOptions(n=8, k=4, steps=20, eval_every=5, eval_samples=100)
 EXPERIMENT = Experiment("tiny", OPTIONS, 2, explored=1)
@@ -30,7 +30,7 @@ TINY = Algorithm(SolveOptions(n=8, k=4), 1, 2, (0.5, 2.0))
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch):
-    """Two statements, one drawing of the paper's, and no stored results: what is drawn is tested elsewhere."""
+    """Use two statements, one drawing and no stored results. Other tests cover the drawings."""
     whole = certificates.certify
     monkeypatch.setattr(certificates, "certify", lambda world: whole(world, ["mask", "gating"]))
     monkeypatch.setattr(report, "paper_drawings", lambda runs: [draw_mask()])
@@ -48,16 +48,16 @@ def test_reuse_and_rebuild(tmp_path: Path):
     assert result["report"] == str(out / "index.html")
     assert {Path(name).suffix for name in result["figures"]} == {".svg", ".pdf"}
     page = (out / "index.html").read_bytes()
-    runs = {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)}
+    runs = finish_times(out)
     assert len(runs) == 2 + 1 + 1 + 2  # trained, solved, success, certificates
 
     for run in find_runs(out):
-        run.save_checkpoint(2, {"W": torch.zeros(1)}, {})  # as is left by a kill between the result and the tidying
+        run.save_checkpoint(2, {"W": torch.zeros(1)}, {})  # as after a kill between writing the result and tidying
     said: list[str] = []
     quick(out, said)
     assert said == []
     assert not any((path / "checkpoint").exists() for path in runs)
-    assert {run.path: (run.path / "result.json").stat().st_mtime_ns for run in find_runs(out)} == runs
+    assert finish_times(out) == runs
     assert (out / "index.html").read_bytes() == page  # the same runs, the same bytes
 
     first, second = (out / "runs" / "tiny" / f"seed-{seed}" for seed in (0, 1))
@@ -71,7 +71,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
     assert renamed[:2] == [f"{path} is now {path.name}.set-aside-1" for path in (first, second)]
     assert renamed[2:] == ["certificates/tiny/seed-0 is about a run that was set aside; it is now seed-0.set-aside-1"]
     assert (first.with_name("seed-0.set-aside-1") / weights.name).read_bytes() == whole[:-5]
-    assert weights.read_bytes() == whole  # to the same bits, because together with the same others
+    assert weights.read_bytes() == whole  # bit-for-bit, because the same seeds train together
     assert Run(first).result["accuracy"] == 1.0
 
     config = (second / "config.json").read_text().replace('"steps": 20', '"steps": 21')
@@ -96,7 +96,7 @@ def test_reuse_and_rebuild(tmp_path: Path):
 
 
 def test_another_first_seed_deletes_nothing(tmp_path: Path):
-    """Runs of other seeds stay as they are, or are renamed where the same folder is needed: none is lost."""
+    """Runs of other seeds stay, or are renamed where their folder is needed."""
     quick(tmp_path)
     before = sorted(path.read_bytes() for path in tmp_path.rglob("result.json"))
     reproduce(tmp_path, [EXPERIMENT], paper=OPTIONS, algorithm=TINY, processes=1, first_seed=1)
@@ -106,7 +106,7 @@ def test_another_first_seed_deletes_nothing(tmp_path: Path):
 
 
 def check_wrong_results(out: Path) -> None:
-    """Results of certificates and of success, every part spoiled in every way: a job takes them, or names the file."""
+    """Whatever is wrong in the results of certificates or of success, a job takes them or names the file."""
     plan = paper.ReproductionPlan(out, [EXPERIMENT], OPTIONS, TINY, 0)
     for job in (plan.success, plan.certificates[0]):
         path = job.runs[0].path / "result.json"
@@ -115,11 +115,8 @@ def check_wrong_results(out: Path) -> None:
         refused: dict[str, str] = {}
         for place, changed in spoiled({key: found[key][:1]}):
             value = changed.get(key)
-            path.write_text(
-                json.dumps(
-                    {**changed, key: [*value, *found[key][1:]]} if value and isinstance(value, list) else changed
-                )
-            )
+            whole_list = value and isinstance(value, list)
+            path.write_text(json.dumps({**changed, key: [*value, *found[key][1:]]} if whole_list else changed))
             try:
                 job.check(resume=True)
             except InputError as error:
@@ -132,7 +129,7 @@ def check_wrong_results(out: Path) -> None:
 
 
 def check_parts_that_are_rebuilt(out: Path) -> None:
-    """Of every kind of run: one that is missing or damaged is named in one line, made again, and nothing else is."""
+    """For every kind of run, a missing or damaged one is named in one line and trained again, and no other is."""
     folder = out / "runs"
 
     def contents() -> dict[Path, bytes]:
@@ -165,7 +162,8 @@ def check_parts_that_are_rebuilt(out: Path) -> None:
 
 
 def test_what_the_paper_command_trains():
-    """20 seeds of the paper's experiment at the appendix's settings; what must show beside it is there too."""
+    """The command trains 20 seeds of the paper's experiment at the settings of its appendix, and the other sizes of
+    the page."""
     assert PAPER in EXPERIMENTS
     assert PAPER.options == TrainOptions(n=30, k=16, lr=0.1, batch=500, steps=500, eval_every=25, eval_samples=2000)
     assert PAPER.seeds == 20
@@ -198,17 +196,10 @@ def start(tmp_path: Path, steps: int, processes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def wait_until(condition: Callable[[], bool], seconds: int = 60) -> None:
-    for _ in range(20 * seconds):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"not so after {seconds} s")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
-    """Ctrl-C: 130, and every run is saved. kill -9 of the parent: its processes end by themselves and let go."""
+    """After Ctrl-C the status is 130 and every run is saved. After kill -9 the processes of the parent end and
+    release their folders."""
     processes = 1 if number == signal.SIGINT else 2
     process = start(tmp_path, 2000, processes)
     wait_until(lambda: sum(p.stat().st_size > 0 for p in (tmp_path / "report").rglob("metrics.jsonl")) == 2)
@@ -230,26 +221,20 @@ def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
         again.send_signal(signal.SIGTERM)
         again.communicate(timeout=60)
     places = [(m["stage"], m["step"]) for m in runs[0].metrics()]
-    assert places[-1][1] > reached  # it went on from there
+    assert places[-1][1] > reached  # training continued from there
     assert len(set(places)) == len(places)
 
 
-def test_mistakes(tmp_path: Path, capsys):
-    assert cli.main(["paper", "--processes", "0", "--out", str(tmp_path / "x")]) == 2
-    assert "jobs=0" in capsys.readouterr().err
+def test_mistakes(tmp_path: Path):
+    refused(f"paper --processes 0 --out {tmp_path / 'x'}", "jobs=0")
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert cli.main(["paper", "--out", str(blocked), "--processes", "1"]) == 2
-    assert str(blocked) in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [blocked]
-    assert cli.main(["paper", "--out", str(tmp_path)]) == 2
-    assert "holds 'file', which is not part of a report" in capsys.readouterr().err
+    refused(f"paper --out {blocked} --processes 1", str(blocked))
+    refused(f"paper --out {tmp_path}", "holds 'file', which is not of a report")
     assert list(tmp_path.iterdir()) == [blocked]
     (site := tmp_path / "site").mkdir()
     (site / "index.html").write_text("mine")
-    assert cli.main(["paper", "--out", str(site), "--jobs", "1"]) == 2
-    assert "holds 'index.html', which is not part of a report" in capsys.readouterr().err
+    refused(f"paper --out {site} --jobs 1", "holds 'index.html', which is not of a report")
     assert (site / "index.html").read_text() == "mine"
-    assert cli.main(["paper", "--full", "--seed", "-1", "--out", str(tmp_path / "x")]) == 2  # at once
-    assert "seed=-1" in capsys.readouterr().err
-    assert paper.SEEDS_PER_BATCH == 10  # part of every result's last bits
+    refused(f"paper --full --seed -1 --out {tmp_path / 'x'}", "seed=-1")  # before any work
+    assert paper.SEEDS_PER_BATCH == 10  # it affects the last bits of every result

@@ -1,4 +1,5 @@
-"""pool.py: jobs in processes and in ours; one that dies or is refused loses no other; asked to stop, all save."""
+"""pool.py: jobs in other processes and in this one. A job that dies or is refused loses no other; a signal makes
+all jobs save."""
 
 import errno
 import multiprocessing
@@ -44,7 +45,7 @@ def test_refused(tmp_path: Path, processes: int):
 
 
 def test_a_job_that_may_not_begin_yet_is_overtaken(tmp_path: Path):
-    """Job 5 may not run beside job 4: job 6 begins before it, and a process without a job waits."""
+    """Job 5 may not run beside job 4, so job 6 begins before it, and a process without a job waits."""
     began: list[int] = []
 
     def may_begin(job: Pretend, running: Sequence[Pretend]) -> bool:
@@ -62,7 +63,7 @@ def test_a_job_that_may_not_begin_yet_is_overtaken(tmp_path: Path):
 
 
 def test_a_killed_process_loses_no_other_job(tmp_path: Path):
-    """Two die as often as they are started: nobody of the first two processes is left, and the others are done."""
+    """Two jobs kill their process at every attempt. Both first processes are lost, and the other jobs finish."""
     started: list[str] = []
     jobs = [Pretend(number, tmp_path) for number in (1, 7, 1, 8, 9)]
     tracker = JobTracker(jobs, lambda done, total, seen: started.append(seen), lambda job, reason: None)
@@ -81,7 +82,7 @@ def test_a_killed_process_loses_no_other_job(tmp_path: Path):
         (
             pretend.ended_by_a_library,
             MachineError,
-            "was ended by the machine or a library, whose message is above before its first run",
+            "by the machine or a library, whose message is above before its first",
         ),
     ],
 )
@@ -108,7 +109,7 @@ def test_finished_work_is_not_lost_by_a_death_at_the_exit(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMFILE])
 def test_processes_that_the_system_refuses(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The processes that could be started do all the work; without any, one line says why."""
+    """The processes that could be started do all the work. If none could, one line says why."""
     whole, left = SpawnProcess.start, [1]
 
     def start(process: SpawnProcess) -> None:
@@ -144,7 +145,7 @@ def test_interrupted_jobs_save(tmp_path: Path, processes: int, number: signal.Si
 
 
 def test_a_process_that_somebody_else_stops_loses_no_other_job(tmp_path: Path):
-    """SIGTERM to a worker alone: it saves, its job is named, and another process takes what waits."""
+    """After SIGTERM to a single process its job saves and is named, and another process takes the remaining jobs."""
     stopped: list[int] = []
 
     def report(done: float, total: float, seen: str) -> None:

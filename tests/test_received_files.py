@@ -1,4 +1,4 @@
-"""Files and folders that somebody sent: nothing in them ends in a traceback, reaches the terminal, or hides the others."""
+"""Files and folders from others: nothing in them causes a traceback, controls the terminal, or hides other runs."""
 
 import json
 import math
@@ -49,19 +49,16 @@ def test_a_lone_surrogate_does_not_hide_the_others(run: Run, value: str, capsys:
         (bad / name).write_text(whole)
 
 
-def test_a_config_can_neither_reach_the_terminal_nor_pass_for_another_run(run: Run, capsys: pytest.CaptureFixture[str]):
-    """Codes that a terminal acts on are shown as text, and three columns are never filled from a file."""
+def test_a_config_can_neither_control_the_terminal_nor_pass_for_another_run(
+    run: Run, capsys: pytest.CaptureFixture[str]
+):
+    """Control codes are printed as text, and no file sets the columns path, finished and broken."""
     escape = run.path.parent / "a\x1b[2J\nb"
     shutil.copytree(run.path, escape)
     for name in ("config.json", "result.json"):
         found = json.loads((escape / name).read_text())
-        found |= {
-            "path": "/spoofed",
-            "finished": False,
-            "broken": "spoofed",
-            "curriculum": "x\x1b]0;owned\x07\r\u202ey",
-        }
-        (escape / name).write_text(json.dumps(found))
+        found |= {"path": "/spoofed", "finished": False, "broken": "spoofed"}
+        (escape / name).write_text(json.dumps(found | {"curriculum": "x\x1b]0;owned\x07\r\u202ey"}))
     frame = list_runs(run.path.parent)
     assert set(frame["path"]) == {str(run.path), str(escape)}
     assert frame["finished"].all()
@@ -110,29 +107,19 @@ def test_an_option_that_no_file_could_hold_is_refused(tmp_path: Path):
 
 
 def _safetensors(dtype: str, shape: list[int], size: int, **more: object) -> bytes:
-    """A safetensors file with one tensor of zeros."""
+    """Return a safetensors file with one tensor of zeros."""
     header = {"W1": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}, **more}
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + bytes(size)
 
 
-def test_safetensors_of_others(tmp_path: Path):
+def test_unusual_safetensors(tmp_path: Path):
     path = tmp_path / "weights.safetensors"
     for metadata in (None, {}, {"format": "pt"}):
         path.write_bytes(_safetensors("F32", [2], 8, __metadata__=metadata))
         assert load_tensors(path)["W1"].tolist() == [0, 0]
-    exotic = {
-        "F8_E4M3": 2,
-        "F8_E5M2": 2,
-        "F8_E8M0": 2,
-        "F8_E4M3FNUZ": 2,
-        "F4": 1,
-        "C64": 16,
-        "U16": 4,
-        "U64": 16,
-        "BOOL": 2,
-    }
-    for dtype, size in exotic.items():
+    exotic = dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "BOOL"), 2)
+    for dtype, size in (exotic | {"F4": 1, "C64": 16, "U16": 4, "U64": 16}).items():
         path.write_bytes(_safetensors(dtype, [2], size))
         with pytest.raises(InputError, match=f"weights.safetensors: W1: dtype: invalid enum value '{dtype}'"):
             load_tensors(path)
@@ -140,13 +127,8 @@ def test_safetensors_of_others(tmp_path: Path):
         path.write_bytes(_safetensors("F32", shape, 4 * math.prod(shape)))
         with pytest.raises(InputError, match="weights.safetensors: W1: shape"):
             load_tensors(path)
-    for content in (
-        b"",
-        b"\xff" * 8,
-        b"\xff" * 8 + b"{}",
-        _safetensors("F32", [2], 8, W2={}),
-        _safetensors("F32", [3], 8),
-    ):
+    short = _safetensors("F32", [3], 8)
+    for content in (b"", b"\xff" * 8, b"\xff" * 8 + b"{}", _safetensors("F32", [2], 8, W2={}), short):
         path.write_bytes(content)
         with pytest.raises(InputError, match="weights.safetensors"):
             load_tensors(path)
@@ -165,13 +147,15 @@ def test_a_pipe_or_a_file_without_end_is_refused(run: Run, name: str):
 
 
 def _without_end(path: Path) -> None:
+    """Make a sparse file of 8 TiB."""
     with path.open("wb") as file:
         file.truncate(2**43)
 
 
 @pytest.mark.parametrize(("soft", "hard", "status"), [(60, 150, 2), (60, 1024, 0)])
 def test_more_runs_than_open_files(tmp_path: Path, soft: int, hard: int, status: int):
-    """Refused with the number and the limit before a folder is made, or done once the limit is raised as far as it may be."""
+    """Too many runs are refused with the number and the limit before a folder is made. A limit that can be raised
+    is raised."""
     argv = command_line(replace(SMALLEST, steps=0), tmp_path / "runs", "--seeds", "0:200")
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
     code += f"import sys; from internalize.commands.cli import main; sys.exit(main({argv}))"

@@ -1,6 +1,8 @@
-"""A folder that somebody sent may hold links: nothing is written, cut off or deleted behind one. Deleted is only what we wrote."""
+"""A received folder may hold links: nothing behind one is written, truncated or deleted. Only our own files are
+deleted."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,28 +23,14 @@ from tests.tiny import stop_training
 
 TINY = TrainOptions(n=4, k=2, steps=40, batch=20, eval_every=5, eval_samples=50)
 CELLS = ["sweep", "solve", "n=6", "k=2", "samples=20", "test_samples=20", "--jobs", "1"]
-COMPARE = [
-    "compare",
-    "--sizes",
-    "4,2",
-    "--methods",
-    "none",
-    "--optimizers",
-    "algorithm-1",
-    "--seeds",
-    "0:1",
-    "--repeats",
-    "1",
-    "--jobs",
-    "1",
-]
+COMPARE = shlex.split("compare --sizes 4,2 --methods none --optimizers algorithm-1 --seeds 0:1 --repeats 1 --jobs 1")
 FOLDERS = ("checkpoint", "snapshots", "model", "stages", "first-stage", "cells", "figures", "curricula")
 PRECIOUS = ("2024.txt", "00000001.json", "00000001.safetensors", ".00000001.json.1.tmp", "checkpoint-1/notes.txt")
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A user's folder with files whose names are like ours."""
+    """Make a user's folder with files that are named like ours."""
     folder = tmp_path / "elsewhere"
     for name in PRECIOUS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +39,8 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def link(path: Path, elsewhere: Path) -> Path:
-    """Put a link in the place of a file or a folder of ours, to one of the user's: a file that is longer, where ours is cut off."""
+    """Replace a file or folder of ours by a link to one of the user's; in place of a log, to a file that is longer
+    than the log."""
     if path.is_dir():
         shutil.rmtree(path)
     if path.exists() and path.suffix == ".jsonl":
@@ -63,7 +52,7 @@ def link(path: Path, elsewhere: Path) -> Path:
 
 
 def state(folder: Path) -> dict[str, bytes | str]:
-    """All files below a folder but locks, links as what they lead to."""
+    """Return the content of all files below a folder but locks, and the targets of links."""
     return {
         str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -72,20 +61,20 @@ def state(folder: Path) -> dict[str, bytes | str]:
 
 
 def begun(out: Path) -> Path:
-    """A run of `train` that was stopped."""
+    """Interrupt a run of `train`."""
     with pytest.raises(Interrupted):
         train(TINY, [0], [Run(out)], report=stop_training(10))
     return out
 
 
 def swept(out: Path) -> Path:
-    """The store of a sweep."""
+    """Make the store of a sweep."""
     assert ask([*CELLS, "--seeds", "0:2", "--out", str(out)]).status == 0
     return out
 
 
 def empty(out: Path) -> Path:
-    """A folder that is not a run's yet."""
+    """Make an empty folder."""
     out.mkdir()
     return out
 
@@ -139,21 +128,19 @@ def test_folders_of_seeds_are_not_behind_links(tmp_path: Path, elsewhere: Path):
 
 
 def test_what_a_user_names_may_be_a_link(tmp_path: Path):
-    """The folder of --out, and the file of `lm data`: those are the user's own links."""
+    """The folder of --out and the file of `lm data` may be links, because the user named them."""
     begun(tmp_path / "disk")
     (tmp_path / "run").symlink_to("disk")
     assert ask([*words(TINY, tmp_path / "run"), "--resume"]).status == 0
     assert Run(tmp_path / "disk").finished
     (tmp_path / "file.txt").write_text("")
     (tmp_path / "data.txt").symlink_to("file.txt")
-    assert (
-        ask(["lm", "data", "--data", "parity:n=4,k=2", "--count", "3", "--out", str(tmp_path / "data.txt")]).status == 0
-    )
+    assert ask(f"lm data --data parity:n=4,k=2 --count 3 --out {tmp_path / 'data.txt'}".split()).status == 0
     assert len((tmp_path / "file.txt").read_text().splitlines()) == 3
 
 
 def test_a_finished_run_may_be_read_through_links(tmp_path: Path):
-    """Some keep large files elsewhere. The run is shown, and nothing is written to them."""
+    """Users may keep large files elsewhere. The run is shown, and nothing is written to them."""
     run = Run(tmp_path / "run")
     train(TINY, [0], [run])
     weights = run.path / "weights.safetensors"
@@ -199,7 +186,8 @@ def test_the_store_of_a_sweep_keeps_what_is_not_ours(tmp_path: Path):
 
 
 def test_a_trainers_folder_keeps_what_is_not_ours(tmp_path: Path):
-    """While checkpoints of `lm train` come and go, when it goes on, and at its end; and in a model that is written again."""
+    """Foreign files stay while checkpoints of `lm train` come and go, when it resumes, at its end, and when a model
+    is replaced."""
     run = Run(tmp_path / "run")
     mine = [run.path / "checkpoint" / name for name in ("checkpoint-old", "checkpoint-3b", "notes", "2024")]
 

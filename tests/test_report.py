@@ -1,4 +1,4 @@
-"""The page: complete, self-contained, and the same bytes from the same runs."""
+"""The page is complete and self-contained, and the same runs give the same bytes."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ VOID = {"meta", "link", "img", "br", "hr"}
 
 
 class Page(HTMLParser):
-    """The elements of a page; closing what was not opened is an error."""
+    """The elements of a page. A closing tag without its opening tag is an error."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_every_figure_is_there_with_its_words(page):
     for image in images:
         assert len(image["alt"] or "") > 40
         assert (image["src"] or "").startswith("data:image/svg+xml;base64,")
-        assert int(image["width"] or 0) > 100  # known before it is decoded: nothing shifts
+        assert int(image["width"] or 0) > 100  # known before decoding, so nothing shifts
         assert int(image["height"] or 0) > 100
     ids = [attributes["id"] for _, attributes in html.elements if "id" in attributes]
     assert len(ids) == len(set(ids))

@@ -1,4 +1,4 @@
-"""Stored results: shown with their command and date, replaced by what `paper --full` made."""
+"""Stored results are shown with their command and date, and `paper --full` replaces them."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_commands_are_ours_and_files_are_there(stored):
         assert getattr(command, "command", command).resume
 
 
-def test_missing_is_left_out_and_full_takes_the_place(tmp_path: Path, monkeypatch):
+def test_missing_results_are_left_out_and_new_ones_replace_stored(tmp_path: Path, monkeypatch):
     simplifications = next(stored for stored in STORED if stored.name == "simplifications")
     monkeypatch.setattr(results, "STORED", (simplifications, replace(simplifications, name="no", file="no.json")))
     (part,) = parts(tmp_path)
@@ -53,20 +53,19 @@ def test_missing_is_left_out_and_full_takes_the_place(tmp_path: Path, monkeypatc
     "stored", [own for own in STORED if own.arguments and own.makes == ROWS], ids=lambda stored: stored.name
 )
 def test_rows_are_shown_or_refused_in_one_line(stored: results.Stored, tmp_path: Path, monkeypatch):
-    """Every part of a row spoiled in every way: there is a page, or one line that names the file."""
+    """Whatever is wrong in a row, there is a page, or one line that names the file."""
     made = tmp_path / stored.name / ROWS
     made.parent.mkdir()
     whole = json.loads((FOLDER / stored.file).read_text())["rows"]
     whole = [{name: own for name, own in row.items() if name not in ("each", "tried")} for row in whole]  # not shown
-    own = list(
-        {row.get("optimizer", row.get("by")): row for row in whole if row.get("of") in (None, stored.name)}.values()
-    )
-    if stored.name == "latency":  # a way to answer needs every batch
+    mine = [row for row in whole if row.get("of") in (None, stored.name)]
+    own = list({row.get("optimizer", row.get("by")): row for row in mine}.values())
+    if stored.name == "latency":  # every way to answer needs all batch sizes
         own = [row for row in whole if row["of"] == "latency" and row["k"] == 2]
     drawn = 0
 
     def show(found: Any) -> results.Shown:
-        """Draw what may be trouble, and some of the rest: each takes its time."""
+        """Draw only what may fail and some of the rest, because drawing is slow."""
         nonlocal drawn
         drawn += 1
         return stored.show(found) if drawn < 12 or "$" in place else ((), ())
@@ -84,8 +83,8 @@ def test_rows_are_shown_or_refused_in_one_line(stored: results.Stored, tmp_path:
     assert drawn > 12
 
 
-class Pretended:
-    """A command that ends as it is told to."""
+class MadeUp:
+    """A command that ends as a function says."""
 
     def __init__(self, ends: Callable[[], int]) -> None:
         self.ends = ends
@@ -96,9 +95,9 @@ class Pretended:
 
 
 def full(monkeypatch: pytest.MonkeyPatch, out: Path, ends: Callable[[], int]) -> list[list[str]]:
-    """Run `paper --full` with pretended commands, and return their words."""
+    """Run `paper --full` with made-up commands, and return their words."""
     seen: list[list[str]] = []
-    monkeypatch.setattr(cli, "parse", lambda words: seen.append(words) or Pretended(ends))
+    monkeypatch.setattr(cli, "parse", lambda words: seen.append(words) or MadeUp(ends))
     paper._run_stored_commands(out, 2)
     return seen
 
