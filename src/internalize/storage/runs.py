@@ -203,9 +203,6 @@ class Run:
 
     def begin(self, kind: str, config: Mapping[str, Any]) -> None:
         """Make the folder this run's. Call `check` and lock the folder first; `begin_runs` does all three."""
-        remove_litter(self.path, _OWN_FILES.__contains__)
-        remove_litter(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
-        remove_litter(self.path / "snapshots", _SNAPSHOT.fullmatch)
         if not self.exists:
             write_json(self.path / "env.json", describe_environment())
             write_json(self.path / "config.json", {"version": VERSION, "kind": kind, **config})
@@ -223,6 +220,7 @@ class Run:
     def tidy(self) -> None:
         """Remove the checkpoints of a finished run. A process killed after it wrote the result may have left them."""
         self.drop_checkpoints()
+        self._remove_litter()
         with contextlib.suppress(OSError):  # the folder holds a file that is not ours: leave it
             (self.path / "checkpoint").rmdir()
 
@@ -332,6 +330,13 @@ class Run:
                 say(f"{self.path} has no checkpoint: it starts from the beginning")
             with writing(metrics):
                 os.truncate(metrics, state["metrics_bytes"] if state else 0)
+        self._remove_litter()
+
+    def _remove_litter(self) -> None:
+        """Remove temporary files of a killed writer, but only once the run is known to be whole: a refused run stays as it is."""
+        remove_litter(self.path, _OWN_FILES.__contains__)
+        remove_litter(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
+        remove_litter(self.path / "snapshots", _SNAPSHOT.fullmatch)
 
     def _checkpoint_files(self) -> list[tuple[int, Path]]:
         # JSON first: a checkpoint without its JSON does not exist, while one without its tensors is damaged
