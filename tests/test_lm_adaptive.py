@@ -372,7 +372,7 @@ def test_compared_and_asked(tmp_path: Path):
     assert PromptSpec.read(config.parent).targets == (0, 1, 2)  # as in models of earlier versions
     for wrong in ([], [0, 1], [1, 2], [0, 2, 1], [0, 3]):
         config.write_text(json.dumps({**written, "targets": wrong}))
-        with pytest.raises(InputError, match="do not go from 0 up to 2"):
+        with pytest.raises(InputError, match="do not increase from 0 to 2"):
             PromptSpec.read(config.parent)
     stages = ask(f"lm eval --model {adaptive['runs'][0]} --examples 8 --stages all")["stages"]
     assert [row["hidden"] for row in stages] == list(range(7))

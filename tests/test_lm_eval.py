@@ -65,7 +65,7 @@ def test_a_foreign_model_is_asked_as_the_options_say(folder, tmp_path):
     lines: list[str] = []
     subject = open_subject(folder, "parity:n=9,k=4", 10, options=CurriculumOptions("none"), say=lines.append)
     assert subject.stages.hidden == (2,)
-    assert "asked as none" in lines[-1]
+    assert "prompts are those of --method none" in lines[-1]
     with pytest.raises(InputError, match="--data is missing"):
         open_subject(folder)
     with pytest.raises(InputError, match="--chain needs a model that writes its chain; method none"):

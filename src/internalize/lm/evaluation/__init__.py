@@ -1,4 +1,4 @@
-"""What a trained model answers, and what training costs: `lm eval`, `lm plan` and `lm compare`.
+"""The evaluation of trained models, the cost of training, and comparisons: `lm eval`, `lm plan` and `lm compare`.
 
 Imports `lm.training` and `parallel`. Start with `evaluate.py`.
 """

@@ -1,13 +1,14 @@
 """`lm compare`: the methods on the same data and model, at equal updates and at equal tokens, over several seeds.
 
-| budget | what is equal                                                                                              |
-| ------ | ---------------------------------------------------------------------------------------------------------- |
-| steps  | every method makes ``options.steps`` updates                                                               |
-| tokens | every method reads, by expectation, the tokens that log-icot (or else the first method) reads in as many   |
+| budget | what is equal                                                                                         |
+| ------ | ----------------------------------------------------------------------------------------------------- |
+| steps  | all methods make ``options.steps`` updates                                                            |
+| tokens | all methods read the same expected tokens: those of log-icot, or the first method, in as many updates |
 
-With ``advance="steps"`` the schedule follows from the updates, the same way for every method: the first stage has a quarter
-of them, unless ``first_steps`` says how many; the stages that remove something share two thirds of what is left; and the last
-one goes on to the end. Otherwise stages are those of `lm train` with the same options, and the updates a limit.
+With ``advance="steps"`` every method's schedule follows from its number of updates. The first stage has a quarter of
+them, unless ``first_steps`` is given. Each later stage has the same number, so that together they have two thirds of
+the rest, and the last stage continues to the end. Otherwise stages are those of `lm train` with the same options, and
+the updates are a limit.
 """
 
 import statistics
@@ -36,33 +37,33 @@ from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of
 Budget = Literal["steps", "tokens"]
 DEFAULT_METHODS: Final[tuple[LmMethod, ...]] = ("cot", "icot", "log-icot", "pause", "none")
 SAME_UPDATES: Final = 0.005
-"""Updates that differ by no more than this fraction are the same run."""
+"""If the updates of two budgets differ by no more than this fraction, they share a run."""
 
 
-class TooFewSteps(InputError):  # noqa: N818  (the user is told by an InputError that knows how many are enough)
-    """A curriculum does not come to its end within its updates."""
+class TooFewSteps(InputError):  # noqa: N818  (the user sees another InputError, with the number that is enough)
+    """An error: a curriculum does not reach its end within its updates."""
 
 
 @dataclass(frozen=True)
 class MethodCost:
-    """A method's schedule, and the tokens that it reads, as functions of its number of updates."""
+    """The schedule of a method, and the tokens that it reads, as functions of its number of updates."""
 
     base: LmTrainOptions
-    """As asked for, with the method."""
+    """The options of the comparison, with the method."""
     planned: tuple[int, ...]
-    """Which stages it goes through; adaptive, unless one stalls."""
+    """The stages of the method; of adaptive, those without a stall."""
     lengths: tuple[tuple[float, ...], tuple[float, ...]]
-    """Expected tokens of a training sequence in each of them: before smoothing sets in, and from there on."""
+    """Expected tokens of a training sequence in each planned stage: before smoothing begins, and after that."""
     per_epoch: int | None
-    """Updates of an epoch."""
+    """Updates per epoch; None for data without epochs."""
 
     @property
     def stages(self) -> int:
-        """How many stages it goes through."""
+        """The number of planned stages."""
         return len(self.planned)
 
     def options(self, steps: int, of: int) -> LmTrainOptions:
-        """For so many updates, where the common budget is ``of``: what is counted in updates is scaled by their ratio."""
+        """Return the options for ``steps`` updates. Options in updates are scaled by ``steps / of``."""
         base, scale = self.base, steps / of
         if self.stages == 1:
             return replace(base, steps=steps)
@@ -80,7 +81,7 @@ class MethodCost:
         return replace(base, steps=steps, first_steps=first, stage_steps=stage_steps)
 
     def tokens(self, steps: int, of: int) -> float:
-        """Expected tokens in so many updates. Where accuracy decides, stages are taken to end as late as they may."""
+        """Return the expected tokens in ``steps`` updates. Stages that accuracy ends are assumed to use all updates."""
         options = self.options(steps, of)
         begins = stage_begins(options, self.stages, self.per_epoch)
         smooth_from = Schedule(options, self.stages, self.per_epoch).unsmoothed
@@ -91,7 +92,7 @@ class MethodCost:
         return options.batch * sum(each)
 
     def steps(self, tokens: float, of: int) -> int:
-        """Updates in which the method reads so many tokens."""
+        """Return the number of updates in which the method reads about this number of tokens."""
         tried: dict[int, float] = {}
         mean = sum(self.lengths[1]) / self.stages
         steps = max(1, round(tokens / (self.base.batch * mean)))
@@ -103,35 +104,35 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class MethodSetting:
-    """One method at one budget: the runs of one row."""
+    """One method at one budget, which give the runs of one row."""
 
     method: LmMethod
     budget: Budget
     options: LmTrainOptions
     stages: int
-    """How many there are; of adaptive, those that it may be subdivided into among them."""
+    """The number of stages; for adaptive, of all stages that it may be subdivided into."""
     folder: Path
-    """Below --out; the same for two budgets that come to the same runs."""
+    """The folder of the runs below --out. Two budgets with the same runs share it."""
 
     @property
     def stage_steps(self) -> int | None:
-        """Updates of a stage, where they are fixed beforehand."""
+        """The updates per stage, if they are fixed beforehand."""
         return self.options.stage_steps if self.stages > 1 and self.options.advance == "steps" else None
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """What the finished runs of one method at one budget came to."""
+    """The results of the finished runs of one method at one budget."""
 
     setting: MethodSetting
     runs: list[Run]
     stages: list[int]
-    """How many stages each of them has."""
+    """The number of stages of each run."""
     each: list[SeedRow]
     against_linear: LinearComparison | None = None
 
     def to_json(self) -> Json:
-        """One row of rows.json."""
+        """Return the row for rows.json."""
         results = [run.result for run in self.runs]
         solved = [first_solved(run, count, "exact_match") for run, count in zip(self.runs, self.stages, strict=True)]
         reached = [result["stages"][-1]["stage"] == count for result, count in zip(results, self.stages, strict=True)]
@@ -173,7 +174,7 @@ def measure_costs(
     say: Callable[[str], None] = lambda line: None,
     device: str = "cpu",
 ) -> list[MethodCost]:
-    """What each method costs on the data, read once. One for which this machine has too little memory is refused."""
+    """Measure the cost of each method on the data, which are read once. Refuse methods that need too much memory."""
     first, costs = None, list[MethodCost]()
     for method in methods:
         work = of_method(options, method, seed, say, first)
@@ -189,7 +190,7 @@ def measure_costs(
 
 
 def plan_settings(costs: Sequence[MethodCost], budgets: Sequence[Budget], steps: int) -> list[MethodSetting]:
-    """Every method at every budget, or why a curriculum does not fit, with the least number of updates that is enough."""
+    """Plan every method at every budget. If the updates are too few for a curriculum, say how many are enough."""
     try:
         return _plan_settings(costs, budgets, steps)
     except TooFewSteps as error:
@@ -235,23 +236,23 @@ def compare(
 ) -> list[ComparisonRow]:
     """Train every method with every seed at every budget, and return a row for each method and budget.
 
-    The runs are those of `lm train`, each in ``out/<budget>/<method>/seed-<seed>``; the rows are also in ``out/rows.json``.
-    Methods that begin with the same first stage train it once per seed and budget.
+    The runs are those of `lm train`, each in ``out/<budget>/<method>/seed-<seed>``; the rows are also in
+    ``out/rows.json``. Methods that begin with the same first stage train it once per seed and budget.
 
     Args:
-        options: what the runs have in common; its method does not matter.
-        methods: which to compare. Default: all but icot-steps and doubling, adaptive where stages end by accuracy.
-        seeds: of the runs. Schedules and expected tokens are those of the first one's data.
-        budgets: what is to be equal.
-        out: a folder for all of it.
-        resume: continue what was begun; finished runs are left as they are.
-        jobs: how many train at once. With more than one, a script needs ``if __name__ == "__main__":`` around its call.
-        how: device, threads and updates between checkpoints of each.
-        report: called with updates done, updates to do, and what was seen last.
-        refused: called with the folder of a run that cannot be done, and why; it is then missing in its row. Without this,
-            an `InputError` once the other runs are done, or a `MachineError` if its process was killed.
-        finished: called with what was trained and what was shared, for each run that this call finishes.
-        say: called with a line for what a user should know.
+        options: the options of all runs, except the method.
+        methods: methods to compare. Default: all but icot-steps and doubling; adaptive only if stages end by accuracy.
+        seeds: seeds of the runs. Schedules and expected tokens are those of the first seed's data.
+        budgets: what is equal between the methods.
+        out: a folder for all runs and rows.
+        resume: continue runs that were begun. Finished runs stay as they are.
+        jobs: number of runs that train at a time. With more than one, a script needs ``if __name__ == "__main__":``.
+        how: device, threads and updates between checkpoints of each run.
+        report: called with updates done, updates to do, and the latest message.
+        refused: called with the folder of a run that cannot be done and the reason; its row then lacks the run.
+            Default: once the other runs are done, raise an `InputError`, or a `MachineError` if a process was killed.
+        finished: called for each run that this call finishes, with its trained and shared updates.
+        say: called with each line that the user should see.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
@@ -279,7 +280,7 @@ def compare(
     folders = RunFolders(out, resume, Runner(jobs, report=report), on_refused)
     planned = plan_settings(measure_costs(options, methods, seeds[0], say, how.device), budgets, options.steps)
     trained = {setting.folder: setting.options for setting in planned}
-    # Seed by seed, so that whoever stops early has something of every method.
+    # Seed by seed, so that a comparison that is stopped early has runs of every method.
     todo = [LmJob(out, folder / f"seed-{seed}", o, seed, how) for seed in seeds for folder, o in trained.items()]
     folders.refuse_links(todo)
     for job in todo:
@@ -302,10 +303,11 @@ def _check(
     budgets: Sequence[Budget],
     how: ExecutionSettings,
 ) -> None:
+    """Refuse arguments of `compare` that make no sense."""
     if not (seeds and budgets):
-        raise InputError("nothing to compare: name at least one seed and one budget")
+        raise InputError("nothing to compare: give at least one seed and one budget")
     if len(set(seeds)) != len(seeds):
-        raise InputError(f"seeds={tuple(seeds)} name a seed twice")
+        raise InputError(f"seeds={tuple(seeds)} have a seed twice")
     for name, values, known in (("method", methods, LM_METHODS), ("budget", budgets, get_args(Budget))):
         for value in values:
             if value not in known:
@@ -322,7 +324,7 @@ def _check(
 
 
 def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> ComparisonRow | None:
-    """What the finished runs of a setting came to; None if there is none."""
+    """Return the results of the finished runs of a setting, or None if there are none."""
     found = {seed: run for seed in seeds if (run := Run(out / setting.folder / f"seed-{seed}")).finished}
     stages = [_stages(run, setting) for run in found.values()]
     each = [seed_row(seed, run, count) for (seed, run), count in zip(found.items(), stages, strict=True)]
@@ -330,7 +332,7 @@ def _row(setting: MethodSetting, seeds: Sequence[int], out: Path) -> ComparisonR
 
 
 def add_linear_comparison(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Return the rows, each compared with linear ICoT at the same budget, if there is such a row."""
+    """Return the rows, each compared with linear ICoT at the same budget if linear ICoT has a row."""
     linear = {row.setting.budget: row.each for row in rows if row.setting.method == LINEAR}
     return [
         row
@@ -341,6 +343,6 @@ def add_linear_comparison(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
 
 
 def _stages(run: Run, setting: MethodSetting) -> int:
-    """How many stages a run has: of a file the longest chain may be one that another seed holds out."""
+    """Return the number of stages of a run. It may differ between seeds if they hold out different chains of a file."""
     model = run.path / "model"
     return len(PromptSpec.read(model).hidden) if present(model / PROMPT_FILE) else setting.stages

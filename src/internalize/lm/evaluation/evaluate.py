@@ -1,4 +1,4 @@
-"""What `lm eval` does: a model of a folder, questions it has not seen, and how many it answers with the chain hidden."""
+"""`lm eval`: loads a model from a folder and measures how many held-out questions it answers with the chain hidden."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from internalize.storage.runs import Run
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, how it is asked, and what it is asked."""
+    """A model with its prompt format and its questions."""
 
     model: Any
     text: TextFormat
@@ -36,7 +36,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out: the answers with the whole chain hidden, and the object that ``--json`` prints."""
+    """The result: the answers with the whole chain hidden, and the object that ``--json`` prints."""
 
     answers: Answers
     result: Json
@@ -55,19 +55,20 @@ def open_subject(
     skip_bad: bool = False,
     say: Say = lambda line: None,
 ) -> Subject:
-    """Load a model and what it is to be asked.
+    """Load a model and its questions.
 
     Args:
-        folder: of a run of `lm train`, of a model that one wrote, or of any causal language model.
-        data: a file or a task. Default: what was held out when the model was trained.
-        examples: how many; a file may have fewer.
-        options: how to ask a model that is not ours. One of ours knows by itself, and refuses to be told.
-        slot_token: likewise.
-        dtype: of the weights.
-        device: where the arithmetic happens.
-        seed: of a task that names none.
-        skip_bad: leave bad lines of a file out.
-        say: called with a line for what a user should know.
+        folder: the folder of a run of `lm train`, of a model that a run wrote, or of any causal language model.
+        data: a file or a task. Default: the held-out examples of the model's training.
+        examples: number of examples. A file may have fewer.
+        options: the prompt format of a model that is not ours. Our models have it in their folder and refuse this
+            argument.
+        slot_token: the slot token of a model that is not ours.
+        dtype: the dtype of the weights.
+        device: the device that computes.
+        seed: the seed of a task whose spec has none.
+        skip_bad: leave out bad lines of a file.
+        say: called with each line that the user should see.
     """
     import torch
 
@@ -79,18 +80,18 @@ def open_subject(
     given = ["slot_token"] if slot_token else []
     given += [each.name for each in fields(default) if getattr(options, each.name) != getattr(default, each.name)]
     if asking and given:
-        raise InputError(f"{where} says in {PROMPT_FILE} how it is asked; {given[0]} is for models that do not")
+        raise InputError(f"{where} has its prompt format in {PROMPT_FILE}; {given[0]} is for models without that file")
     found = _examples(run, asking, data, seed, examples, skip_bad=skip_bad, say=say)
     data = data or (asking.data if asking else "")
     model, tokenizer = load_model(where)
     if asking:
-        text, stages, found = as_asked(where, asking, model, tokenizer, found, say)
+        text, stages, found = as_trained(where, asking, model, tokenizer, found, say)
     else:
         levels, found = resolve_levels(found, options.levels)
         text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
         check_vocabulary(where, model, text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
-        say(f"{where} has no {PROMPT_FILE}: it is asked as {options.method} with --removal {options.removal}")
+        say(f"{where} has no {PROMPT_FILE}: its prompts are those of --method {options.method} --removal {options.removal}")
     subject = Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
     if (long := _without_room(subject, stages.last)) == len(found):
         raise InputError(f"{where}: none of the examples fits into the model's positions")
@@ -108,31 +109,32 @@ def ask(
     device: str = "cpu",
     say: Say = lambda line: None,
 ) -> list[str | None]:
-    """Answer questions with a model that `lm train` has trained, the whole chain hidden. (That of ``cot`` writes its chain.)
+    """Answer questions with a model of `lm train`, with the whole chain hidden. (A model of ``cot`` writes its chain.)
 
     Args:
-        folder: of the run, or of the model that it wrote.
-        questions: as the training data have them.
-        longest: tokens that the model may write for each; a model that writes its chain needs more than the answer has.
-        batch: questions at once.
-        device: where the arithmetic happens.
-        say: called with a line for what a user should know.
+        folder: the folder of the run, or of the model that it wrote.
+        questions: the questions, in the format of the training data.
+        longest: largest number of tokens per question. A model that writes its chain needs more tokens than the answer
+            has.
+        batch: number of questions per batch.
+        device: the device that computes.
+        say: called with each line that the user should see.
 
     Returns:
-        An answer a question; None where the model gave none, or wrote something before it.
+        One answer per question; None if the model gave none, or wrote something before it.
     """
     _, where = _model_folder(Path(folder), "ask")
     asking = PromptSpec.read(where)
     model, tokenizer = load_model(where)
     text = asking.text(tokenizer)
     stages = asking.stages(text)
-    examples = [Example(question, (), question) for question in questions]  # what is true nobody knows, nor is it used
+    examples = [Example(question, (), question) for question in questions]  # the true answer is unknown and not used
     check_vocabulary(where, model, text, examples, say)
     return generate_answers(model.to(device), text, stages, examples, stages.last, batch=batch, longest=longest).answers
 
 
 def _model_folder(folder: Path, asked_by: str) -> tuple[Run | None, Path]:
-    """The run in a folder, if there is one, and the folder of the model."""
+    """Return the run in a folder, if there is one, and the folder of its model."""
     run = our_run(folder, asked_by)
     where = run.path / "model" if run else folder
     if run and not where.exists():
@@ -140,12 +142,12 @@ def _model_folder(folder: Path, asked_by: str) -> tuple[Run | None, Path]:
     return run, where
 
 
-def as_asked(
+def as_trained(
     where: Path, asking: PromptSpec, model: Any, tokenizer: Any, examples: Sequence[Example], say: Say
 ) -> tuple[TextFormat, TextStages, list[Example]]:
-    """Format and stages that a model of ours was trained with, and examples with the levels that it was trained by."""
+    """Return text format, stages and examples as in the training of one of our models."""
     text = asking.text(tokenizer)
-    check_vocabulary(where, model, text, examples, say)  # other data often have other levels, too: words say it better
+    check_vocabulary(where, model, text, examples, say)  # before levels: for other data its message is clearer
     _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
     return text, asking.stages(text), found
 
@@ -158,14 +160,14 @@ def evaluate(
     chain: bool = False,
     report: Callable[[int, int, str], None] = lambda done, total, seen: None,
 ) -> Evaluation:
-    """Exact match with the whole chain hidden; on request at every stage, and of the model writing its chain.
+    """Measure exact match with the whole chain hidden; on request also at every stage, and with the chain written.
 
     Args:
         subject: the model with its questions.
-        batch: examples at once.
-        every_stage: a row for each number of shown steps.
-        chain: also let the model write its chain, and time it writing as many tokens as the true one has.
-        report: called with examples done, examples in all, and what is being done.
+        batch: number of examples per batch.
+        every_stage: also measure every stage.
+        chain: also let the model write its chain, and time it for as many tokens as the true chain has.
+        report: called with examples done, examples to do, and a message.
     """
     stages, examples = subject.stages, subject.examples
     if not examples:
@@ -229,9 +231,9 @@ def evaluate(
 
 
 def our_run(folder: Path, asked_by: str) -> Run | None:
-    """The run of `lm train` in a folder. A model's config.json is none: it names no kind."""
+    """Return the run of `lm train` in a folder, or None for a model folder, whose config.json has no kind."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder, so no run and no model is in it")
+        raise InputError(f"{folder} is not a folder with a run or a model")
     run = Run(folder)
     if not run.exists or (folder / PROMPT_FILE).exists():
         return None
@@ -240,7 +242,7 @@ def our_run(folder: Path, asked_by: str) -> Run | None:
         return None
     if config.get("kind") != KIND:
         raise InputError(
-            f"{folder} holds a run of kind {config.get('kind')!r}; {asked_by} takes one of lm train, or a model"
+            f"{folder} holds a run of kind {config.get('kind')!r}; {asked_by} takes a run of lm train, or a model"
         )
     return Run.open(folder)
 
@@ -248,6 +250,7 @@ def our_run(folder: Path, asked_by: str) -> Run | None:
 def _examples(
     run: Run | None, asking: PromptSpec | None, data: str, seed: int, count: int, *, skip_bad: bool, say: Say
 ) -> list[Example]:
+    """Return the examples to evaluate on."""
     if data:
         if asking and is_task(data) and (spec := get_task(data, seed).spec) != asking.data:
             say(f"{spec} is not what the model was trained on, which is {asking.data}")
@@ -260,10 +263,10 @@ def _examples(
         raise InputError(
             f"the model was trained on {asking.data}, and only its run folder knows what was held out: give that, or --data"
         )
-    raise InputError("--data is missing: a file or a task to ask the model")
+    raise InputError("--data is missing: give a file or a task with questions")
 
 
 def _without_room(subject: Subject, stage: int) -> int:
-    """Examples whose true continuation at a stage does not fit into the model's positions."""
+    """Return the number of examples whose true continuation at a stage does not fit into the model's positions."""
     model, stages, chains = subject.model, subject.stages, subject.text.chains(subject.examples)
     return sum(positions_left(model, stages, c, stage) < continuation_length(stages, c, stage) for c in chains)

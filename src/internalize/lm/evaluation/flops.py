@@ -1,18 +1,18 @@
 """Floating-point operations of a causal language model, from its config alone.
 
-| name      | meaning                                                                                                   |
-| --------- | --------------------------------------------------------------------------------------------------------- |
-| N         | entries of the matrices that a token is multiplied with: no embedding, but the output head, tied or not;  |
-|           | of a mixture of experts those that a token meets                                                          |
-| A         | entries of LoRA's adapters                                                                                |
-| a         | layers × width of all heads together                                                                      |
-| training  | a sequence of ℓ tokens takes 6·N·ℓ + 12·a·ℓ² operations, forward and backward; with LoRA no gradient of   |
-|           | the frozen weights is taken: (4·N + 6·A)·ℓ + 12·a·ℓ²                                                      |
-| answering | with a cache, g tokens given and m generated: 2·N a token (the head only where one is generated), and     |
-|           | 4·a·(g² + (g+1) + … + (g+m−1)) for attention                                                              |
+| name      | meaning                                                                                                |
+| --------- | ------------------------------------------------------------------------------------------------------ |
+| N         | entries of the matrices that each token is multiplied with: without embeddings, with the output head,  |
+|           | tied or not; of a mixture of experts, those of the experts of one token                                |
+| A         | entries of LoRA adapters                                                                               |
+| a         | layers × total width of the heads                                                                      |
+| training  | a sequence of ℓ tokens takes 6·N·ℓ + 12·a·ℓ² operations, forward and backward. LoRA computes no        |
+|           | gradient of the frozen weights: (4·N + 6·A)·ℓ + 12·a·ℓ²                                                |
+| answering | with a cache, g tokens given and m generated: 2·N per token (the head only for generated tokens), and  |
+|           | 4·a·(g² + (g+1) + … + (g+m−1)) for attention                                                           |
 
-With loss at every layer the head counts once a layer: an upper bound, for it reads the supervised tokens only.
-Attention over a whole sequence is counted in full, as by those who do not skip what the mask hides.
+With loss at every layer the head counts once per layer. This is an upper bound, because it reads only the supervised
+tokens. Attention over a whole sequence is counted in full, without skipping what the mask hides.
 """
 
 import math
@@ -30,11 +30,11 @@ _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")  # ar
 
 @dataclass(frozen=True)
 class ModelSize:
-    """How large a model is, as far as it tells the operations."""
+    """The sizes of a model that determine its operations."""
 
     parameters: int
     embedding: int
-    """Of the parameters, those that are looked up: token and position embeddings. A tied head is one of them."""
+    """Number of parameters in token and position embeddings, a tied head included."""
     body: int
     """N without the head."""
     head: int
@@ -43,20 +43,24 @@ class ModelSize:
     attention_width: int
 
     def training_flops(self, tokens: float, squares: float, *, every_layer: bool = False) -> float:
-        """Of sequences with that many tokens in all, and that sum of squared lengths; with the head at every layer."""
+        """Return the operations of training on sequences with ``tokens`` tokens and a sum ``squares`` of squared
+        lengths.
+
+        With ``every_layer`` the loss is taken at every layer.
+        """
         weights = self.body + self.head * (self.layers if every_layer else 1)
-        a_token = 4 * weights + 6 * self.adapters if self.adapters else 6 * weights
-        return a_token * tokens + 12 * self.layers * self.attention_width * squares
+        per_token = 4 * weights + 6 * self.adapters if self.adapters else 6 * weights
+        return per_token * tokens + 12 * self.layers * self.attention_width * squares
 
     def answer_flops(self, given: int, generated: int) -> float:
-        """Of one answer, generated with a cache. The last token generated is not read again."""
+        """Return the operations of one answer, generated with a cache. The last generated token is not read again."""
         read = given + generated - 1
         pairs = given**2 + (read * (read + 1) - given * (given + 1)) / 2
         return 2 * (self.body * read + self.head * generated) + 4 * self.layers * self.attention_width * pairs
 
 
 def model_size(options: LmModelOptions, config: Any) -> ModelSize:
-    """The size of the model of a config; its weights are neither loaded nor given memory."""
+    """Return the size of the model of a config. Its weights are not loaded and take no memory."""
     from torch import nn
 
     model = outline(config, description(options))
@@ -85,17 +89,17 @@ def model_size(options: LmModelOptions, config: Any) -> ModelSize:
 
 @dataclass(frozen=True)
 class Gpu:
-    """What computes: operations a second at best, and the share of them that training gets."""
+    """A GPU: its peak in operations per second, and the share of the peak that training reaches."""
 
     flops: float = 312e12
     utilisation: float = 0.4
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.flops) and self.flops > 0):
-            raise InputError(f"gpu_flops={self.flops} must be a positive number of operations a second")
+            raise InputError(f"gpu_flops={self.flops} must be a positive number of operations per second")
         if not 0 < self.utilisation <= 1:
             raise InputError(f"utilisation={self.utilisation} is a share of the peak, above 0 and at most 1")
 
     def hours(self, flops: float) -> float:
-        """Hours of one GPU."""
+        """Return the hours that one GPU takes for these operations."""
         return flops / (self.flops * self.utilisation) / _SECONDS

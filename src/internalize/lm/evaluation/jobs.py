@@ -1,6 +1,7 @@
 """A run of `lm train` as a job for a pool of processes (``internalize.parallel.pool``).
 
-Tiny models gain nothing from threads, so each process has one by default. Results do not depend on the number of processes.
+Tiny models gain nothing from threads, so each process has one by default. Results do not depend on the number of
+processes.
 """
 
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ class ExecutionSettings:
 
 @dataclass(frozen=True)
 class LmJobOutcome:
-    """What a job did to finish its run."""
+    """The updates of a job that finished its run."""
 
     trained: int
-    """Updates that it trained."""
+    """Number of updates that the job trained."""
     shared: int
-    """Updates that it took over from another run."""
+    """Number of updates that it took over from another run."""
     refusal: str
-    """Why it trained its own first stage, if it was to share another run's."""
+    """The reason why it did not share another run's first stage as planned; empty if it did."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class LmJob(KeptJob):
     seed: int
     how: ExecutionSettings
     first_stage_of: Path | None = None
-    """The folder of the run whose first stage this one shares: its own, if it trains that stage for the others."""
+    """The folder of the run whose first stage this run shares. It is the run's own folder if it trains that stage."""
 
     @property
     def folder(self) -> Path:

@@ -14,22 +14,22 @@ LINEAR: Final = "icot"
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRow:
-    """What one seed of a method came to."""
+    """The result of one seed of a method."""
 
     seed: int
     exact_match: float
     word_match: float | None = None
-    """None for runs of before it was measured."""
+    """None for runs from before it was measured."""
     explicit: int | None
     """Updates of the first stage up to its last evaluation; None for a run with a single stage."""
     after_explicit: int | None
-    """Updates from there to 99 % with the whole chain hidden; None if the run has a single stage or did not get there."""
+    """Updates from there to 99 % with the whole chain hidden; None if the run has one stage or did not reach it."""
     steps: list[int]
     """Updates of each stage."""
 
 
 def seed_row(seed: int, run: Run, stages: int) -> SeedRow:
-    """Return what a finished run came to."""
+    """Return the result of a finished run."""
     result, explicit, after = run.result, None, None
     if stages > 1:
         explicit = max((int(metrics["step"]) for metrics in run.metrics() if metrics["stage"] == 1), default=0)
@@ -47,23 +47,23 @@ def seed_row(seed: int, run: Run, stages: int) -> SeedRow:
 
 @dataclass(frozen=True)
 class LinearComparison:
-    """A method against linear ICoT over the seeds that both have. Values that need more seeds are None."""
+    """A method compared with linear ICoT on the seeds that both have. Values that need more seeds are None."""
 
     seeds: int
     exact_match: float
-    """The mean difference."""
+    """The mean difference of exact match."""
     exact_match_low: float | None
-    """Its one-sided lower bound at 95 %."""
+    """The one-sided lower bound of this difference at 95 %."""
     ratio_seeds: int
-    """Seeds on which both got to 99 %."""
+    """Number of seeds on which both reached 99 %."""
     ratio: float | None
-    """Of the updates after the explicit stage: the geometric mean over these seeds, then its 95 % interval."""
+    """The ratio of updates after the explicit stage: the geometric mean over these seeds, then its 95 % interval."""
     ratio_low: float | None
     ratio_high: float | None
 
 
 def compare_with_linear(own: Sequence[SeedRow], linear: Sequence[SeedRow]) -> LinearComparison | None:
-    """Compare a method with linear ICoT over the seeds that both have. Return None if there are none."""
+    """Compare a method with linear ICoT on the seeds that both have. Return None if there are none."""
     of_seed = {each.seed: each for each in linear}
     pairs = [(each, of_seed[each.seed]) for each in own if each.seed in of_seed]
     if not pairs:

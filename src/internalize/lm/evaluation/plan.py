@@ -1,8 +1,10 @@
-"""What a curriculum will cost, before it is trained: stages, updates, tokens, floating-point operations, GPU-hours.
+"""`lm plan`: the cost of a curriculum before training, in stages, updates, tokens, floating-point operations and
+GPU-hours.
 
-Tokens are what the model reads in training: question, slots, shown steps, answer; no padding of a batch. Their number is an
-expectation over the data and over what `TextStages.training` leaves to chance: replay and smoothing. The stages, their slots
-and when they begin are those of `Internalization` and `Schedule`; nothing is decided here. `flops.py` has the formulas.
+Tokens are those that the model reads in training: question, slots, shown steps and answer, without padding. Their
+number is an expectation over the data and over the random choices of `TextStages.training`, which are replay and
+smoothing. The stages, their slots and their first updates come from `Internalization` and `Schedule`. `flops.py` has
+the formulas.
 """
 
 import math
@@ -31,12 +33,12 @@ _Floats = NDArray[np.float64]
 
 
 def expected_lengths(stages: TextStages, chains: Sequence[Chain], *, smooth: bool = True) -> _Floats:
-    """Expected length (row 0) and squared length (row 1) of a training sequence, by stage.
+    """Return the expected length (row 0) and squared length (row 1) of a training sequence, by stage.
 
-    The expectation is over the chains and over the chances of `TextStages.training`, exactly: a chain's length is known for
-    every number of hidden units, and replay and smoothing are averages over these numbers.
+    The expectation over the chains and over the random choices of `TextStages.training` is exact: a chain's length is
+    known for every number of hidden units, and replay and smoothing are averages over these numbers.
     """
-    # One chain of each kind, as far as lengths go: generated tasks have few.
+    # Chains with the same lengths are computed once: generated tasks have few kinds.
     kinds = [(len(chain.prompt), len(chain.answer), tuple(map(len, chain.units)), chain.levels) for chain in chains]
     of_kind, total = dict(zip(kinds, chains, strict=True)), np.zeros((2, stages.count))
     smooth = smooth and math.isfinite(stages.options.smoothing)
@@ -46,6 +48,7 @@ def expected_lengths(stages: TextStages, chains: Sequence[Chain], *, smooth: boo
 
 
 def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats:
+    """Return the expected lengths and squared lengths for one chain, by stage."""
     options, units = stages.options, len(chain.units)
     sizes = [len(unit) for unit in chain.units]
     gone = np.cumsum([0, *(reversed(sizes) if options.side == "right" else sizes)])
@@ -56,7 +59,7 @@ def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats
     by_stage = _first_two_powers(shown[hidden] + np.array(stages.stage_slots) * options.padded)
     if smooth:
         offsets = np.arange(MAX_OFFSET + 1)
-        chances = np.exp(-options.smoothing * offsets)  # of at least this offset
+        chances = np.exp(-options.smoothing * offsets)  # of this offset or more
         chances[:-1] -= chances[1:]
         reached = np.minimum(np.arange(units + 1)[:, None] + offsets[1:], units)
         more = by_count[:, reached] @ chances[1:]
@@ -74,7 +77,11 @@ def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats
 
 
 def _scattered(length: int, sizes: NDArray[Any]) -> _Floats:
-    """Expected length and squared length where units of these sizes go, each with the same chance, which is any in 0 … 1."""
+    """Return the expected length and squared length if each unit of these sizes is removed with the same random
+    probability.
+
+    The probability is uniform on [0, 1].
+    """
     gone, gone_squared = sizes.sum() / 2, (sizes.sum() ** 2 - (sizes**2).sum()) / 3 + (sizes**2).sum() / 2
     return np.array([length - gone, length**2 - 2 * length * gone + gone_squared], dtype=np.float64)
 
@@ -84,26 +91,27 @@ def _first_two_powers(lengths: NDArray[Any]) -> _Floats:
 
 
 def stage_begins(options: LmTrainOptions, stages: int, updates_per_epoch: int | None) -> list[int]:
-    """The first update of every stage, and of what would come after the last one, if no stage ends before it must.
+    """Return the first update of every stage, and the one after the last stage, if every stage uses all its updates.
 
-    By accuracy a stage ends one update after an evaluation, so it may take a little more than ``stage_steps``.
+    With ``advance="accuracy"`` a stage ends one update after an evaluation, so it may take a little more than
+    ``stage_steps``.
     """
     schedule = Schedule(options, stages + 1, updates_per_epoch)
     while len(schedule.begins) <= stages:
         done = schedule.begins[-1] + max(int(schedule.longest(len(schedule.begins) - 1)) - 1, 1)
         moved = schedule.advance(-(-done // options.eval_every) * options.eval_every, 0.0)
-        assert moved, "a stage must end when it has had its updates"
+        assert moved, "a stage must end when it has used its updates"
     return schedule.begins
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage."""
+    """The plan of one stage."""
 
     stage: int
-    """Its number, from 1. Of adaptive only those are planned that it goes through if none stalls."""
+    """The number of the stage, from 1. For adaptive, only the stages without a stall are planned."""
     hidden: int
-    """Hidden units of the longest chain."""
+    """Number of hidden units of the longest chain."""
     slots: int
     steps: int
     """Updates."""
@@ -114,55 +122,55 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class AnswerPlan:
-    """One answer, on average."""
+    """The plan of one answer, on average."""
 
     given_tokens: float
-    """The question and the slots."""
+    """Tokens of the question and the slots."""
     generated_tokens: float
     flops: float
 
 
 @dataclass(frozen=True)
 class MethodPlan:
-    """A whole run of one method."""
+    """The plan of a whole run of one method."""
 
     method: LmMethod
     levels: str
-    """Where levels come from, resolved."""
+    """The resolved source of levels."""
     unit: str
-    """What is hidden one by one: steps or tokens."""
+    """The unit of removal: step or token."""
     stages: tuple[StagePlan, ...]
     steps: int
     tokens: int
     flops: float
     gpu_hours: float
     upper_bound: bool
-    """Whether a run may take less: then no stage but the last takes more updates than planned."""
+    """Whether a run may take less. Then no stage but the last takes more updates than planned."""
     reason: str | None
     """Why it is an upper bound, or why a stage is never reached."""
     answer: AnswerPlan
     ratio_to_icot: float | None = None
-    """Operations of training as a fraction of icot's, if icot is planned, too."""
+    """Operations of training as a fraction of those of icot, if icot is also planned."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Methods side by side on the same data and model."""
+    """The plans of several methods on the same data and model."""
 
     data: str
     examples: int
-    """On which lengths are measured."""
+    """Number of examples on which lengths are measured."""
     batch: int
     model: str
     size: ModelSize
     longest: int
-    """Tokens of the longest sequence."""
+    """Number of tokens of the longest sequence."""
     written: AnswerPlan
     """An answer with the whole chain written before it."""
     methods: tuple[MethodPlan, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """One object; a single method's keys also at its top."""
+        """Return one object. The keys of a single method are also at its top level."""
         found = asdict(self)
         return {**found, **found["methods"][0]} if len(self.methods) == 1 else found
 
@@ -176,22 +184,23 @@ def plan(
     gpu: Gpu | None = None,
     say: Say = lambda line: None,
 ) -> Plan:
-    """What training with these options costs, for each of the methods in place of ``options.method``.
+    """Plan the training of each method with these options, in place of ``options.method``.
 
     Args:
-        options: as for training. Side and cutoff are those of icot and icot-steps; other methods go without.
-        methods: which to plan.
-        seed: of the data.
-        by: stages: every stage has its updates, the last as many as the others, so methods differ by their stages. steps:
-            ``options.steps`` updates in all, the last stage has what is left; as training does.
-        gpu: what computes. Default: an A100 in bfloat16 at two fifths of its peak.
-        say: told what a user should know.
+        options: the options of training. Side and cutoff apply only to icot and icot-steps.
+        methods: the methods to plan.
+        seed: the seed of the data.
+        by: stages: every stage uses all its updates, the last as many as the others, so the number of stages tells
+            methods apart. steps: ``options.steps`` updates in all, of which the last stage has the rest, as in
+            training.
+        gpu: the GPU. Default: an A100 in bfloat16 at two fifths of its peak.
+        say: called with each line that the user should see.
     """
     gpu = gpu or Gpu()
     methods = tuple(dict.fromkeys(methods))
     _check_methods(options, methods, by)
     works: list[Internalization] = []
-    for method in methods:  # the words of the test examples are in the tokenizer after the first
+    for method in methods:  # only the first method needs the test examples, for the words of the tokenizer
         asked = replace(options, test_examples=1) if works else options
         works.append(of_method(asked, method, seed, say, *works[:1]))
     first = works[0]
@@ -218,15 +227,15 @@ def plan(
 def of_method(
     options: LmTrainOptions, method: LmMethod, seed: int, say: Say, first: Internalization | None = None
 ) -> Internalization:
-    """Return what trains a method, with the tokenizer and the data of the first method, if there is one: they are read once."""
+    """Return the `Internalization` of a method. With ``first`` it reuses that method's tokenizer and data."""
     tokenizer, source = (first.tokenizer, first.source) if first else (load_tokenizer(options.model), None)
     return Internalization(with_method(options, method), tokenizer, seed=seed, source=source, say=say)
 
 
 def updates_by_stage(begins: Sequence[int], total: int, unsmoothed: int) -> list[tuple[int, int]]:
-    """Return of every stage its updates before smoothing sets in and after that, in a run of ``total`` updates.
+    """Return each stage's updates before smoothing begins, and after that, in a run of ``total`` updates.
 
-    ``begins`` are those of `stage_begins`; the last stage lasts to the end.
+    ``begins`` come from `stage_begins`. The last stage continues to the end.
     """
     borders = [min(begin, total) for begin in begins[:-1]] + [total]
     early = [max(min(end, unsmoothed) - begin, 0) for begin, end in pairwise(borders)]
@@ -234,8 +243,9 @@ def updates_by_stage(begins: Sequence[int], total: int, unsmoothed: int) -> list
 
 
 def _check_methods(options: LmTrainOptions, methods: Sequence[LmMethod], by: By) -> None:
+    """Refuse arguments of `plan` that make no sense."""
     if not methods:
-        raise InputError("methods is empty; name at least one to plan")
+        raise InputError("methods is empty; give at least one to plan")
     for method in methods:
         if method not in LM_METHODS:
             raise InputError(f"method={method!r} is not one of {', '.join(LM_METHODS)}")
@@ -246,6 +256,7 @@ def _check_methods(options: LmTrainOptions, methods: Sequence[LmMethod], by: By)
 
 
 def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: ModelSize, gpu: Gpu) -> MethodPlan:
+    """Plan one method."""
     options, stages = work.options, work.stages
     begins = stage_begins(options, len(stages.planned), work.updates_per_epoch)
     assert len(work.schedule.begins) == 1 or work.schedule.begins == begins[:-1], "as training does"
@@ -281,7 +292,7 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
         tokens=sum(row.tokens for row in rows),
         flops=flops,
         gpu_hours=gpu.hours(flops),
-        # A stage that is subdivided takes more than planned, but no run more than its updates in all.
+        # A subdivided stage takes more updates than planned, but no run takes more than its updates in all.
         upper_bound=(options.advance == "accuracy" or options.stop_at is not None)
         and (by == "steps" or not options.subdivides),
         reason=_bound_reason(options, stages, begins, total),
@@ -290,20 +301,21 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
 
 
 def _mean_answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
-    """The average of answers with so many tokens given and so many generated."""
+    """Return the average over answers, each a pair of given and generated tokens."""
     flops = sum(size.answer_flops(*answer) for answer in answers)
     given, generated = (sum(tokens) for tokens in zip(*answers, strict=True))
     return AnswerPlan(given / len(answers), generated / len(answers), flops / len(answers))
 
 
 def _bound_reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:
+    """Return why a plan is an upper bound, or why a stage is never reached."""
     said: list[str] = []
     if missed := [(s, begin) for s, begin in zip(stages.planned, begins, strict=False) if begin >= total]:
         stage, begin = missed[0]
         said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
     if options.subdivides:
         said.append(
-            f"planned with everything hidden at once; if that stalls for patience={options.patience} updates it goes on as "
+            f"planned with everything hidden at once; if that stalls for patience={options.patience} updates it continues as "
             f"log-icot, whose stages are subdivided if they stall, at worst into {stages.count} of one step each"
         )
     elif options.advance == "accuracy":

@@ -1,4 +1,4 @@
-"""Which runs of `lm compare` share their first stage (`lm.training.first_stage`), and when it is no longer needed."""
+"""Finds the runs of `lm compare` that share a first stage (`lm.training.first_stage`), and removes it after use."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from internalize.storage.runs import Run
 def share_first_stages(jobs: Sequence[LmJob], say: Callable[[str], None]) -> list[LmJob]:
     """Return the jobs in their order, each with the run whose first stage it shares.
 
-    That run is one that has kept its first stage or, where there is none, the first that has not got beyond it.
+    That run has kept its first stage. If there is no such run, it is the first that is still in its first stage.
     """
     groups = _groups(jobs)
     shared: dict[LmJob, LmJob] = {}
@@ -30,7 +30,7 @@ def share_first_stages(jobs: Sequence[LmJob], say: Callable[[str], None]) -> lis
 
 
 def may_begin(job: LmJob, running: Sequence[LmJob]) -> bool:
-    """Return whether the first stage that a job shares is not just being trained by another."""
+    """Return whether a job may begin: no running job is still training the first stage that it shares."""
     others = {other.folder for other in running if other != job}
     return job.first_stage_of not in others or SharedStage(Run(job.first_stage_of)).kept
 
@@ -44,7 +44,7 @@ def drop_first_stages(jobs: Sequence[LmJob]) -> None:
 
 
 def _groups(jobs: Sequence[LmJob]) -> list[list[LmJob]]:
-    """Return the jobs that have several stages, grouped by what their first stage depends on as far as options tell."""
+    """Return the jobs that have several stages, grouped by the options that their first stage depends on."""
     groups: dict[tuple[LmTrainOptions, int], list[LmJob]] = {}
     for job in jobs:
         if job.options.method not in ("none", "cot", "pause"):
@@ -53,8 +53,8 @@ def _groups(jobs: Sequence[LmJob]) -> list[list[LmJob]]:
 
 
 def _in_first_stage(run: Run) -> bool:
-    """Return whether a run has not got beyond its first stage."""
+    """Return whether a run is still in its first stage."""
     try:
         return all(metrics["stage"] == 1 for metrics in run.metrics())
-    except (InputError, KeyError):  # damaged: its own job says so
+    except (InputError, KeyError):  # damaged, which the run's own job reports
         return False

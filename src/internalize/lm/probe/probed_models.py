@@ -11,7 +11,7 @@ from internalize.lm.data.example import Example
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import eval_examples, open_source
 from internalize.lm.data.tasks import get_task, is_task
-from internalize.lm.evaluation.evaluate import as_asked, our_run
+from internalize.lm.evaluation.evaluate import as_trained, our_run
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.memory import check_states_memory
@@ -101,7 +101,7 @@ def open_probed_models(
     asked = _select_stages(stage, list(found), final)
     original = _examples(run, asking, data, seed, examples, say)
     model, tokenizer = load_model(found[asked[0]])
-    text, stages, given = as_asked(found[asked[0]], asking, model, tokenizer, original, say)
+    text, stages, given = as_trained(found[asked[0]], asking, model, tokenizer, original, say)
     kept = _examples_that_fit(given, text, stages, positions_of(model.config), say)
     longest = max(stages.longest(chain) for chain in text.chains([given[i] for i in kept]))
     layers = getattr(model.config.get_text_config(), "num_hidden_layers", 0)

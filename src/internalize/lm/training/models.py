@@ -185,8 +185,8 @@ class PromptSpec:
         return {"version": VERSION, **asdict(self), "curriculum": self.curriculum.as_json()}
 
 
-def is_rust_disk_error(error: Exception) -> bool:
-    """Return whether an error of safetensors or tokenizers, which are written in Rust, reports an error of the disk."""
+def is_disk_message(error: Exception) -> bool:
+    """Return whether an error of safetensors or tokenizers passes on a message of the disk, which Rust marks."""
     return not isinstance(error, OSError) and "(os error " in str(error)
 
 
@@ -201,7 +201,7 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> 
             model.save_pretrained(beside)
             tokenizer.save_pretrained(beside)
         except Exception as error:  # the tokenizers raise a bare Exception
-            if not is_rust_disk_error(error):
+            if not is_disk_message(error):
                 raise
             raise InputError(f"cannot write {folder}: {error}") from error
         weights = file_digests(beside.glob("*.safetensors"))

@@ -27,13 +27,7 @@ from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.memory import check_training_memory
-from internalize.lm.training.models import (
-    check_vocabulary,
-    is_rust_disk_error,
-    load_tokenizer,
-    make_model,
-    positions_of,
-)
+from internalize.lm.training.models import check_vocabulary, is_disk_message, load_tokenizer, make_model, positions_of
 from internalize.lm.training.trainer_checkpoints import read_by_trainer, read_place, whole_checkpoints
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.launcher import launched
@@ -107,9 +101,7 @@ def train(
         return run.result
     work, model = _prepare(options, seed, say if first else lambda line: None, processes, device)
     if device == "cpu" and options.dtype == "bfloat16":
-        model.set_attn_implementation(
-            "eager"
-        )  # the backward pass of torch's attention is much slower in bfloat16 on a CPU
+        model.set_attn_implementation("eager")  # the backward pass of torch's attention is much slower there
     with contextlib.ExitStack() as held:
         if run is not None and first:  # only now, so that bad data or a bad model leave no folder behind
             held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
@@ -205,9 +197,7 @@ def _prepare(
     check_vocabulary(options.model, model, work.text, work.callback.validation, say)
     work.collator.longest = positions_of(model.config)
     if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
-        say(
-            f"training ends after steps={options.steps}, before the last stage, which begins after {work.schedule.begins[-1]}"
-        )
+        say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
     return work, model
 
 
@@ -232,7 +222,7 @@ def _is_disk_error(error: Exception, folder: Path) -> bool:
     if isinstance(error, RuntimeError):  # torch has no exception of its own for a file that it cannot write
         return any(frame.f_code is torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
     if not isinstance(error, OSError):
-        return is_rust_disk_error(error)
+        return is_disk_message(error)
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
     return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())
@@ -353,9 +343,7 @@ def _data_digests(options: LmTrainOptions) -> dict[str, str]:
 def run_source(run: Run, say: Callable[[str], None]) -> Source:
     """Open the data of a run. Refuse changed data, whose held-out examples could have been trained on."""
     options = options_from_json(LmTrainOptions, run.config, run.path / "config.json")
-    source = source_of(
-        options, run.config.get("seed", 0), say
-    )  # first, because it has a better message if a file is missing
+    source = source_of(options, run.config.get("seed", 0), say)  # first: its message for a missing file is better
     if _data_digests(options) != (run.config.get("data_sha256") or {}):
         raise InputError(
             f"{options.data} has changed since {run.path} was trained on it, so the held-out examples are no longer known; "
