@@ -55,7 +55,7 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("solve --samples 0", "samples=0 is outside 1"),
         ("solve --K nan", "K=nan"),
         ("solve --grid 2", "--grid"),
-        ("solve --grid 1 --K 2.5", "K=2.5 is not a whole number"),
+        ("solve --grid 1 --K 2.5", "K=2.5 is not an integer"),
         ("solve --oracle random", "oracle=random and oracle_error=0.0"),
         ("solve --preset paper --samples 5", "the paper's preset sets both"),
         ("solve --threads 0", "threads=0"),
@@ -72,17 +72,17 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("predict --oracle random --oracle-error 1e200", "oracle_error=1e+200"),
         ("predict --link sine", "link 'sine'"),
         ("predict --grid none", "grid=none is not 1 or K"),
-        ("solve --curriculum cot --gates ones", "mask=level, gates=ones: the one-layer model of --curriculum"),
+        ("solve --curriculum cot --gates ones", "mask=level, gates=ones: --curriculum cot has its own"),
         ("solve --chunk 0", "chunk=0 is outside 1"),
         ("predict --oracle-error 0.1", "contradict each other"),
         ("predict --oracle random --oracle-error -1", "oracle_error=-1.0 is outside"),
         ("solve --preset paper --K 3", "the paper's preset sets both from epsilon"),
-        ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: the one-layer model"),
+        ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: --curriculum cot has its own"),
         ("certify --only theorem-2", "there is no statement 'theorem-2'; there are barrier"),
         ("certify --run nowhere", "nowhere is not a run folder"),
         ("compare --sizes 30", "sizes='30' is not a pair of numbers n,k"),
         ("compare --sizes 8,3", "k=3 is not a power of two"),
-        ("compare --seeds 0,0", "no value twice"),
+        ("compare --seeds 0,0", "none twice"),
         ("compare --lr 0.1 0.1", "lr=(0.1, 0.1) must name at least one value, and no value twice"),
         ("compare --lr nan --out x", "lr=nan"),
         ("compare --jobs 0 --out x", "jobs=0 is outside"),
@@ -147,7 +147,7 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_module, "Interruptible", AtOnce)
         said = call(f"{TINY} --out {tmp_path}", cli.INTERRUPTED)
-    assert "interrupted, and saved up to here; --resume continues" in said.err
+    assert "interrupted; progress is saved; --resume continues" in said.err
     (tensors,) = (tmp_path / "checkpoint").glob("*.safetensors")
     place, whole = tensors.with_suffix(".json"), tensors.read_bytes()
     good = json.loads(place.read_text())
