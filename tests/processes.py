@@ -27,7 +27,7 @@ def interrupt_command(argv: Sequence[str], begun: Callable[[], bool]) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume continues"
+    assert said.strip().splitlines()[-1] == "internalize: interrupted; progress is saved; --resume continues"
 
 
 def run_on_two_processes(argv: Sequence[str]) -> str:

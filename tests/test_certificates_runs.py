@@ -184,7 +184,7 @@ def test_certify_takes_the_options_of_the_run(run: Run, tmp_path: Path):
     kept = Run(tmp_path / "kept")
     call(f"certify --run {run.path} --only gating --out {kept.path}")
     assert [kept.config[name] for name in ("n", "k", "seed", "link", "epsilon")] == [8, 4, 3, "cosine", 1.0]
-    refused(f"certify --run {run.path} --k 8", "k=8 beside --run, which has its own k")
+    refused(f"certify --run {run.path} --k 8", "k=8 with --run, which has its own k")
     refused(f"certify --run {kept.path}", "is a run of certify, which has no weights")
     (run.path / "result.json").unlink()
     (run.path / "weights.safetensors").unlink()

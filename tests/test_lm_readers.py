@@ -311,7 +311,7 @@ def test_command_writes_and_checks(tmp_path: Path):
     assert read_examples(path) == open_source("parity", 0).test(20)
     counts = {"examples": 20, "problems": 0, "steps": 120, "longest_chain": 6, "levels": 2}
     assert ask(f"lm data --check {path}") == {"file": str(path), "levels_from": "given", "bad": [], **counts}
-    assert "text keeps neither levels nor steps" in call(f"lm data --data multiply --out {text}").err
+    assert "text cannot hold levels or steps" in call(f"lm data --data multiply --out {text}").err
     assert len(text.read_text().splitlines()) == 10
     assert "steps of the longest chain  46" in call(f"lm data --check {text}").out
 

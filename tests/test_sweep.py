@@ -108,7 +108,7 @@ def test_refused_cells_are_kept_with_their_reason(tmp_path: Path):
     for resume in ("", "--resume"):
         said = call(f"{command} {resume}", 1)
         assert json.loads(said.out) == {"cells": 8, "done": 4, "failed": 4, "store": str(tmp_path), "left_out": 0}
-        assert "4 cells were refused" in said.err
+        assert "4 cells failed" in said.err
     failed = read_cells(tmp_path).filter(pl.col("status") == "failed")
     assert failed["lr"].unique().to_list() == [1e38]
     assert all("lr=1e+38 is too large" in reason for reason in failed["reason"])

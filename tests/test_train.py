@@ -319,7 +319,7 @@ def test_ctrl_c_saves_and_says_so(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "internalize: interrupted, and saved up to here; --resume continues"
+    assert said.strip().splitlines()[-1] == "internalize: interrupted; progress is saved; --resume continues"
     stopped = Run(tmp_path / "stopped")
     assert not stopped.finished
     assert stopped.checkpoint_steps()

@@ -26,19 +26,18 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
     """
 
     only: tuple[str, ...] = ()
-    """Measure only ratios with these names, or names that begin so: solve_over_matmul, literal_over_level,
+    """Measure only the ratios whose names start with one of these: solve_over_matmul, literal_over_level,
     plain_over_solve, loop_over_ensemble, cot_over_internalised, growth, peak_memory."""
     repeats: int = 5
     """Repeats per ratio. Slow measurements have fewer: growth 3, memory 1."""
     full: Flag[bool] = False
     """Also measure peak memory at n = 4096."""
     profile: Literal["none", "solve", "train"] = "none"
-    """In place of ratios, show where the CPU time goes, function by function, on one thread. It is kept if --out is
-    given."""
+    """Instead of ratios, show the CPU time of each function on one thread. The profile is kept if --out is given."""
     threads: int | None = None
-    """Threads per process, for both sides of every ratio. Latencies are always measured on one. Default: one per core."""
+    """Threads per process, for both sides of every ratio. Latencies are measured on one. Default: one per core."""
     seed: int = 0
-    """Random seed. It decides the secret sets and samples."""
+    """Random seed of the secret sets and samples."""
 
     def __call__(self) -> int:
         """Measure, show and keep the ratios."""

@@ -22,10 +22,10 @@ ORDER = ("violated", "holds", "vacuous", "not applicable")
 class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
     """Check every statement of the paper on a trained model.
 
-    Without --run, Algorithm 1 makes the model; with it, the weights of a run folder are checked. A certificate
-    compares what was measured with the statement's bound, with explicit constants. Its verdict is holds, violated,
-    vacuous (the bound says nothing at this size) or not applicable. The exit status is 1 if any is violated. Up to
-    n=12 all inputs are enumerated, above that they are sampled.
+    Without --run, the model is trained by Algorithm 1; with --run, the weights of a run folder are checked. A
+    certificate compares a measured value with the statement's bound, with explicit constants. Its verdict is holds,
+    violated, vacuous (the bound says nothing at this size) or not applicable. The exit status is 1 if any is violated.
+    Up to n=12 all inputs are enumerated, above that they are sampled.
 
     Examples:
       internalize certify --n 8 --k 4
@@ -66,9 +66,7 @@ class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
         if self.run is not None:
             for name in ("n", "k", "link", "seed"):
                 if getattr(self, name) != getattr(type(self), name):
-                    raise InputError(
-                        f"{name}={getattr(self, name)} beside --run, which has its own {name}; leave it out"
-                    )
+                    raise InputError(f"{name}={getattr(self, name)} with --run, which has its own {name}; leave it out")
             return World.of_run(Run.open(self.run), None if self.epsilon is None else check_epsilon(self.epsilon))
         epsilon = 1.0 if self.epsilon is None else self.epsilon
         return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=epsilon))

@@ -1,8 +1,7 @@
 """The command line: the subcommands of ``commands/`` under one name.
 
-Exit status: 0 done and it holds; 1 done and it does not hold; 2 the request or its files are wrong, one line on standard
-error; 130 interrupted, state saved; 70 a bug of ours, with its traceback; 71 the machine or a library ended the work; 74 the
-answer could not be written to standard output.
+Exit status 0: done, and everything that was checked holds. Status 1: done, and something does not hold. `errors.py` has
+the others.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ from internalize.parallel.interrupt import Interrupted
 _EXTRAS: Final = {"transformers": "lm", "accelerate": "lm", "datasets": "lm", "peft": "lm", "ray": "ray"}
 """Packages that only some commands need, and the extra that installs each."""
 _UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
-"""What merely to look whether a path exists may end in; reading and writing have messages of their own (`files.py`)."""
+"""Errors that a check whether a path exists may raise. Reading and writing have their own messages (`files.py`)."""
 
 COMMANDS: Final[dict[str, dict[str, type]]] = {
     "The paper's model": {
@@ -83,7 +82,7 @@ FAMILIES: Final = {
     'The store opens as Parquet: polars.read_parquet("OUT/cells/*.parquet").',
     "lm": "Internalize the chain of thought of any causal language model of Hugging Face transformers.",
 }
-"""What the commands of two words have in common, by their first word."""
+"""Descriptions of the commands with two words, by their first word."""
 NOTES: Final = (
     "`internalize COMMAND --help` explains a command, `internalize --version` prints the version.",
     "Start with: internalize paper, or internalize lm train --stop-at 0.99",
@@ -91,7 +90,7 @@ NOTES: Final = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status. Bugs come out as exceptions."""
+    """Run one command and return the exit status. A bug of ours raises an exception."""
     try:
         command = parse(sys.argv[1:] if argv is None else list(argv))
         return command()
@@ -113,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(str(error))
         return MACHINE
     except Interrupted as how:
-        say(f"interrupted, and saved up to here; {how}")
+        say(f"interrupted; progress is saved; {how}")
         return INTERRUPTED
     except KeyboardInterrupt:
         say("interrupted")
@@ -121,16 +120,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """The `internalize` command."""
+    """Run the `internalize` command and end the process with its exit status."""
     settle_environment()
     protect()
     sys.excepthook = _end_with_error
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be asked to end is to be interrupted
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM interrupts like Ctrl-C
     try:
         status = main()
     except SystemExit as stop:
         status = 0
-        if stop.code:  # a library gives up; --help has 0
+        if stop.code:  # a library gave up
             say(f"a library ended the command: {stop.code}")
             status = MACHINE
     leave(status)
@@ -150,14 +149,12 @@ _RENAMED: Final[dict[str, dict[str, str]]] = {
 
 
 def parse(argv: list[str]) -> Any:
-    """Return the command that the words ask for: a callable that does it and returns the exit status."""
+    """Return the command for the words: a callable that runs it and returns the exit status."""
     for word in argv:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise InputError(
-                f"{word!r} is not UTF-8, and no file that keeps options could hold it; rename it"
-            ) from None
+            raise InputError(f"{word!r} is not UTF-8, so no file could store it as an option; rename it") from None
     name = _command_name(argv)
     if isinstance(name, Notice):
         return name
@@ -168,13 +165,13 @@ def parse(argv: list[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            run: Any = tyro.cli  # its overloads do not say what a class in a variable becomes
+            run: Any = tyro.cli  # its overloads do not cover a class in a variable
             parsed, unknown = run(command, prog=f"internalize {name}", args=words, return_unknown_args=True)
     except SystemExit as stop:
         if stop.code != WRONG:
             raise
         raise InputError(f"{_first_sentence(said.getvalue())}; see internalize {name} --help") from None
-    if unknown:  # tyro would look for similar options in every command, which takes seconds
+    if unknown:  # tyro would search every command for similar options, which takes seconds
         guess = _guess(unknown[0].partition("=")[0], [flag for option in options_of(command) for flag in option.flags])
         raise InputError(f"unrecognized: {', '.join(map(repr, unknown))}{guess}; see internalize {name} --help")
     return parsed
@@ -182,7 +179,7 @@ def parse(argv: list[str]) -> Any:
 
 @dataclass(frozen=True)
 class Notice:
-    """A text that was asked for in place of a command."""
+    """A text to print instead of running a command."""
 
     text: str
 
@@ -193,7 +190,7 @@ class Notice:
 
 
 def _command_name(argv: Sequence[str]) -> str | Notice:
-    """Return the words that name a command, or the text to show in its place."""
+    """Return the name of the command, or a text to print instead."""
     if not argv or argv[0] in ("-h", "--help"):
         return Notice(overview(COMMANDS, DESCRIPTION, NOTES))
     if argv[0] == "--version":
@@ -216,18 +213,18 @@ def _guess(word: str, known: Sequence[str]) -> str:
 
 
 def _with_new_names(command: str, words: Sequence[str]) -> list[str]:
-    """Replace former names of options, also where the value follows after an equals sign."""
+    """Replace former names of options, also in words like --name=value."""
     renamed = _RENAMED.get(command, {})
     parts = (word.partition("=") for word in words)
     return [f"{renamed.get(name, name)}{equals}{value}" for name, equals, value in parts]
 
 
 def _first_sentence(box: str) -> str:
-    """What tyro's box says between its title and its first rule. A plain terminal gets another box, ruled by hyphens."""
+    """Return the text of tyro's box between its title and its first rule. On a plain terminal, rules are hyphens."""
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     body = dropwhile(_is_rule, filter(None, lines[1:]))
     message = " ".join(takewhile(lambda line: not _is_rule(line), body))
-    return re.sub(r"^Error parsing __tyro\S*: ", "", message).rstrip(".")  # tyro's name for what has none
+    return re.sub(r"^Error parsing __tyro\S*: ", "", message).rstrip(".")  # tyro's internal name for the command
 
 
 def _is_rule(line: str) -> bool:
@@ -235,15 +232,13 @@ def _is_rule(line: str) -> bool:
 
 
 def _end_with_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """End the process after an error that nothing has caught: a bug of ours, or a machine that has nothing left."""
+    """End the process after an uncaught error: a bug of ours, or a machine out of memory, threads or files."""
     if machine := is_of_machine(error):
         reason = str(error).strip().partition("\n")[0]
-        say(f"the machine ended the work: {reason or 'no memory is left'}; what is finished is kept")
+        say(f"the machine ended the work: {reason or 'no memory is left'}; finished runs are kept")
     else:
         traceback.print_exception(kind, error, trace)
         say("this is a bug; please report it with the lines above")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        MACHINE if machine else BUG
-    )  # an exception would end in status 1, which means "done, and it does not hold"
+    os._exit(MACHINE if machine else BUG)  # Python's own status 1 would mean that something does not hold

@@ -1,7 +1,6 @@
 """The options that commands share, each described once, and what every command does with them.
 
-Commands inherit these classes. Where a command names an inherited option again, that is to give it another default or another
-description.
+Commands inherit these classes. A command repeats an inherited option only to change its default or its description.
 """
 
 import inspect
@@ -24,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def command(cls: type[Command]) -> type[Command]:
-    """Make a frozen dataclass whose own options come first in ``--help`` and inherited ones last."""
+    """Turn a class into a frozen dataclass whose own options come first in ``--help`` and inherited ones last."""
     made: Any = dataclass(frozen=True, kw_only=True)(cls)
     order = dict.fromkeys(name for base in made.__mro__ for name in inspect.get_annotations(base))
     made.__dataclass_fields__ = {name: made.__dataclass_fields__[name] for name in order}
@@ -57,7 +56,7 @@ class CommonOptions:
             print_facts(facts)
 
     def suggest(self, command: str) -> None:
-        """Name the next sensible command on standard error, unless a JSON object was asked for."""
+        """Suggest the next command on standard error, except with --json."""
         if not self.json:
             say(f"next: internalize {command}")
 
@@ -67,7 +66,7 @@ class SeedOption(CommonOptions):
     """Option of commands that draw random numbers."""
 
     seed: int = 0
-    """Random seed. It decides the task, the samples, a new model's weights and the order of its data."""
+    """Random seed of the task, the samples, a new model's weights and the order of its data."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -115,16 +114,16 @@ class HeldOutOption(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptOption(CommonOptions):
-    """Option of commands that write their result only on request."""
+    """Option of commands that write their result only with --out."""
 
     out: Path | None = None
     """Folder for the result. Default: nothing is written."""
 
     @contextmanager
     def keeping(self, kind: str, config: Json) -> Generator[Callable[[Json], None]]:
-        """Hold the folder, if there is one, and give the function that keeps a result in it.
+        """Lock the folder, if there is one, and yield the function that writes a result to it.
 
-        A folder of something else is refused on entering.
+        Raise an error at once if the folder holds something else.
         """
         if self.out is None:
             yield lambda result: None
@@ -152,7 +151,7 @@ class RunOptions(CommonOptions):
         return self.out or default_out(kind)
 
     def announce(self, out: Path, what: str) -> None:
-        """Say where the results are kept, unless --out does."""
+        """Say where the results are kept if --out is not given."""
         if self.out is None:
             say(f"keeping the {what} in {out}")
 
@@ -162,10 +161,10 @@ class SeedsOptions(RunOptions):
     """Options of commands that make one run, or one per seed."""
 
     seeds: str = ""
-    """Make several runs in place of one: 0:20 for seeds 0 to 19, or 1,5,9. Each run gets a folder in --out."""
+    """Make several runs instead of one: 0:20 for seeds 0 to 19, or 1,5,9. Each run has its own folder in --out."""
 
     def runs(self, out: Path, seed: int) -> "dict[int, Run]":
-        """Return the run of every seed: ``out`` itself for --seed, a folder in it for each of --seeds."""
+        """Return the run of every seed: ``out`` itself for --seed, a folder in ``out`` for each of --seeds."""
         from internalize.storage.files import refuse_link
         from internalize.storage.runs import Run
 
@@ -181,7 +180,7 @@ class SeedsOptions(RunOptions):
         return runs
 
     def show_runs(self, results: Sequence[Json], runs: "Mapping[int, Run]", columns: Sequence[str]) -> None:
-        """Print the result, or those of --seeds with seed and folder."""
+        """Print the result, or with --seeds a row per run with its seed and folder."""
         rows = [
             {**result, "seed": seed, "out": str(run.path)}
             for result, (seed, run) in zip(results, runs.items(), strict=True)
@@ -194,7 +193,7 @@ class StudyOptions(RunOptions, JobsOption):
     """Options of commands that run every setting with every seed."""
 
     seeds: str = "0:5"
-    """Seeds of every setting: 0:5 for seeds 0 to 4, or 1,5,9."""
+    """Seeds to run every setting with: 0:5 for seeds 0 to 4, or 1,5,9."""
 
     def all_seeds(self) -> tuple[int, ...]:
         """Return the seeds of --seeds."""
@@ -203,7 +202,7 @@ class StudyOptions(RunOptions, JobsOption):
     def show_study(
         self, found: Json, shown: Callable[[Json], Json], columns: Sequence[str], lines: Sequence[str]
     ) -> int:
-        """Print the rows and, on standard error, the lines and the runs that failed; return the exit status."""
+        """Print the rows and, on standard error, the lines and the failed runs. Return the exit status."""
         if self.json or found["rows"]:
             self.show(found, [shown(row) for row in found["rows"]], columns)
         for line in (*lines, *(f"{failure['run']}: {failure['reason']}" for failure in found["failed"])):

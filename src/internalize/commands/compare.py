@@ -40,11 +40,12 @@ COLUMNS: dict[Study, tuple[str, ...]] = {
 class Compare(StudyOptions):
     """Compare curricula, ablations and learned parts of the paper's model.
 
-    - curricula: what 99 % accuracy costs with none, cot, icot and log-icot, under AdamW and under Algorithm 1. Also accuracy
-      at equal samples, sequential passes and latency.
+    - curricula: the cost of 99 % accuracy with none, cot, icot and log-icot, under AdamW and under Algorithm 1. Also
+      accuracy at equal samples, sequential passes and latency.
     - latency: the time per answer at each of --sizes.
-    - ablations: gates, mask, rounding, link and rate changed one at a time, and the certificates that each change turns.
-    - gates, simplifications: learn what the paper prescribes.
+    - ablations: gates, mask, rounding, link and rate changed one at a time, and the certificates whose verdict each
+      change turns.
+    - gates, simplifications: learn parts that the paper prescribes.
 
     The last three studies use the first of --sizes. After Ctrl-C, --resume continues; finished runs are reused.
 
@@ -74,7 +75,8 @@ class Compare(StudyOptions):
         variants = self.options.variants
         if variants and self.study in ("curricula", "latency"):
             raise InputError(
-                f"variants={', '.join(variants)}: --study {self.study} has none; ablations, gates and simplifications do"
+                f"variants={', '.join(variants)}: --study {self.study} has none; use ablations, gates or "
+                "simplifications"
             )
         options = replace(
             self.options,

@@ -1,4 +1,4 @@
-"""What commands print and how: results on standard output, everything else on standard error."""
+"""Output of the commands: results on standard output, everything else on standard error."""
 
 import itertools
 import json
@@ -17,16 +17,16 @@ from internalize.errors import InputError
 
 MAX_THREADS: Final = 1024
 Flag = tyro.conf.FlagCreatePairsOff
-"""A switch that is either given or not: --json, and no --no-json."""
+"""A switch that can only be given or left out: there is --json, but no --no-json."""
 
 
 def printable(text: str) -> str:
-    """Return a text on one line and without codes that a terminal would act on: what does not print is shown as Python has it."""
+    """Return a text on one line, with line breaks and terminal codes escaped as in Python."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def say(line: str) -> None:
-    """Print one line for the user on standard error, whatever names it holds."""
+    """Print one line for the user on standard error, with unprintable characters escaped."""
     print(f"internalize: {printable(line)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -34,7 +34,7 @@ def default_out(kind: str) -> Path:
     """Return a new run folder in ``runs/``, for a command without --out."""
     name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     named = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
-    return next(path for path in named if not path.exists())  # a process may ask twice in a second
+    return next(path for path in named if not path.exists())  # a process may need two within a second
 
 
 def print_text(text: str) -> None:
@@ -48,15 +48,15 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note: str = "") -> None:
-    """Print rows as a table, one line per row, with words in place of JSON keys.
+    """Print rows as a table, one line per row, with titles instead of JSON keys.
 
-    On a terminal that is too narrow, columns are dropped from the end and named below the table; a path is never cut. In a pipe
+    If the terminal is too narrow, columns are dropped from the end and named below the table, except paths. In a pipe
     or a file nothing is dropped.
 
     Args:
         rows: the rows, by column.
         columns: the columns to show, the most important ones first.
-        note: the column whose text is printed below its row.
+        note: the column whose text is printed below each row.
     """
     terminal = sys.stdout.isatty()
     cells = {name: [_title(name), *(format_cell(name, row.get(name)) for row in rows)] for name in columns}
@@ -86,7 +86,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note:
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, one pair per line. Names are JSON keys or words; what is None is left out."""
+    """Print names and values, one pair per line, without values that are None. Names are JSON keys or words."""
     shown = {_title(name): format_cell(name, value) for name, value in facts.items() if value is not None}
     width = max(map(len, shown), default=0)
     print_text("\n".join(f"{name:{width}}  {value}" for name, value in shown.items()))
@@ -118,7 +118,7 @@ _TITLES: Final = {
     "what": "variant",
     "word_match": "words right",
 }
-"""Titles of columns whose names do not speak for themselves."""
+"""Titles of columns whose names are not clear enough."""
 _COLORS: Final = {"violated": "31", "holds": "32", "vacuous": "33", "not applicable": "2"}
 
 
@@ -177,7 +177,7 @@ def styled(text: str, style: str | None) -> str:
 
 
 def terminal_columns() -> int:
-    """Return the width of the terminal, or of COLUMNS where that is a sensible number."""
+    """Return the value of COLUMNS if it is a positive number, otherwise the width of the terminal."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
@@ -191,7 +191,7 @@ _DEFAULT_COLUMNS: Final = 100
 
 
 def use_device(name: str, threads: int | None = None, dtype: str = "float32") -> str:
-    """Make torch use that many threads, and return the device if it can be used here, in that precision.
+    """Set torch's number of threads, and return the device. Raise an error if it cannot be used in this precision.
 
     `auto` is the first GPU if there is one, otherwise the CPU.
     """
@@ -204,13 +204,13 @@ def use_device(name: str, threads: int | None = None, dtype: str = "float32") ->
         if torch.device(name).type not in ("cpu", "cuda", "mps"):
             raise InputError(f"device={name!r} is not cpu, cuda or mps")
         torch.empty(0, device=name, dtype=getattr(torch, dtype))
-    except (RuntimeError, AssertionError, TypeError) as error:  # built without CUDA; a device that has no float64
+    except (RuntimeError, AssertionError, TypeError) as error:  # for example, built without CUDA or no float64
         raise InputError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
 
 
 def available_cores() -> int:
-    """Return the number of threads to use unless asked otherwise: OMP_NUM_THREADS, or one per core of this process."""
+    """Return the default number of threads: OMP_NUM_THREADS, or one per core of this process."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and 1 <= int(asked) <= MAX_THREADS:
         return int(asked)
@@ -219,13 +219,13 @@ def available_cores() -> int:
 
 
 def check_threads(count: int) -> int:
-    """Return ``count`` if this process can compute with that many threads now. OpenMP would end the process, or crash, if not."""
+    """Return ``count`` if this process can start that many threads now; otherwise OpenMP would end or crash it."""
     if not 1 <= count <= MAX_THREADS:
         raise InputError(f"threads={count} is outside 1 … {MAX_THREADS}")
     done = threading.Event()
     started: list[threading.Thread] = []
     try:
-        for _ in range(count - 1):  # this one is there
+        for _ in range(count - 1):  # besides the current thread
             thread = threading.Thread(target=done.wait, daemon=True)
             thread.start()
             started.append(thread)

@@ -1,7 +1,7 @@
 """Help texts: one line per command in the overview, and for each command its options under titles.
 
-tyro parses the command line. Its own help keeps the line breaks of docstrings and shows types as Python has them, so the text
-is written here, from the same dataclasses: fields, their docstrings and their defaults.
+tyro parses the command line. Its own help keeps the line breaks of docstrings and shows Python's types. Therefore the
+help is made here, from the same dataclasses: their fields, the docstrings of these and the defaults.
 """
 
 import ast
@@ -21,25 +21,25 @@ from internalize.commands.console import styled, terminal_columns
 _WIDEST: Final = 100
 _TEXT_COLUMN: Final = 26
 _FIRST, _LAST = "Arguments", "Run"
-"""Titles that come before and after all others."""
+"""The titles that come first and last."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a command as its help shows it."""
+    """An option of a command as its help shows it."""
 
     title: str
-    """The group that the option is listed in."""
+    """The group in which the option is listed."""
     flags: tuple[str, ...]
-    """``--out``; of a positional argument its name."""
+    """Names such as ``--out``, or the name of a positional argument."""
     value: str
-    """What to write after it: PATH, INT, {pad,delete}; nothing after a switch."""
+    """The kind of value: PATH, INT, {pad,delete}; empty for a switch."""
     text: str
     default: str
 
 
 def overview(groups: Mapping[str, Mapping[str, type]], description: str, notes: Iterable[str]) -> str:
-    """Return the help of `internalize` and `internalize lm`: a line per command, at most a few lines more."""
+    """Return the help of `internalize` or `internalize lm`: a line per command or a few."""
     names = [name for commands in groups.values() for name in commands]
     column = max(map(len, names)) + 4
     lines = [f"{_bold('usage:')} internalize COMMAND [options]", "", _wrapped(description), ""]
@@ -52,7 +52,7 @@ def overview(groups: Mapping[str, Mapping[str, type]], description: str, notes: 
 
 
 def command_help(name: str, command: type) -> str:
-    """Return the help of one command: what it does, examples, and every option under its title."""
+    """Return the help of one command: its description, examples, and every option under its title."""
     options = options_of(command)
     positional = "".join(f" {option.value}" for option in options if option.title == _FIRST)
     lines = [f"{_bold('usage:')} internalize {name}{positional} [options]", ""]
@@ -77,7 +77,7 @@ def _bold(text: str) -> str:
 
 
 def options_of(command: type) -> list[Option]:
-    """Return the options of a command in the order of their titles, those of nested option classes among them."""
+    """Return the options of a command, including those of nested option classes."""
     hints = get_type_hints(command, include_extras=True)
     found: list[Option] = [_HELP]
     for each in fields(command):
@@ -94,13 +94,13 @@ _HELP: Final = Option(_LAST, ("-h", "--help"), "", "Show this text and exit.", "
 
 
 def titles(options: Iterable[Option]) -> list[str]:
-    """Return the titles: arguments first, what every command has last, otherwise as they come."""
+    """Return the titles of options: arguments first, those of every command last, the others in between."""
     found = dict.fromkeys(option.title for option in options)
     return sorted(found, key=lambda title: {_FIRST: 0, _LAST: 2}.get(title, 1))
 
 
 def _option(command: type, each: "Field[Any]", hint: object) -> Option:
-    """Return the option that a field of a command stands for."""
+    """Return the option for a field of a command."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind: Any = get_args(hint)[0] if extras else hint
     named = next((extra.name for extra in extras if getattr(extra, "name", None)), each.name)
@@ -132,14 +132,14 @@ def _value_name(kind: Any) -> str:
 
 
 def _shown(default: object) -> str:
-    """Return a default as one would type it; nothing for none."""
+    """Return a default as a user would type it; an empty text for None."""
     if isinstance(default, tuple):
         return " ".join(map(str, default))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def option_lines(option: Option) -> list[str]:
-    """Return an option's lines: its name and value, beside or above its text."""
+    """Return an option's lines: its name and value, next to or above its text."""
     head = f"  {', '.join(option.flags)}" + (f" {option.value}" if option.value and option.title != _FIRST else "")
     text = f"{option.text} (default: {option.default})" if option.default else option.text
     if len(head) <= _TEXT_COLUMN - 2:
@@ -157,7 +157,7 @@ def _width() -> int:
 
 
 def _shell_line(line: str) -> str:
-    """Return a line of examples, continued after a backslash where the terminal ends."""
+    """Return a line of the examples, wrapped to the terminal with backslashes."""
     parts = textwrap.wrap(line, _width() - 2, subsequent_indent="      ", break_on_hyphens=False)
     return " \\\n".join(parts)
 

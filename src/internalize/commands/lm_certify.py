@@ -31,9 +31,9 @@ class LmCertify(KeptOption, SeedOption, DeviceOptions):
     only: tuple[str, ...] = ()
     """Statements to check: child-attention, child-mass, hidden-nodes, frozen-nodes, answer. Default: all of them."""
     examples: int = 2048
-    """Largest number of different questions to read, held-out ones first."""
+    """Largest number of different questions to use, held-out ones first."""
     seed: int = 0
-    """Random seed. It decides which half of the questions the probes are fitted to."""
+    """Random seed. It decides on which half of the questions the probes are fitted."""
 
     def __call__(self) -> int:
         """Check, show and keep the certificates."""

@@ -21,11 +21,12 @@ COLUMNS = (
 class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
     """Compare methods on the same data and model, over several seeds.
 
-    Takes the options of `lm train`. Methods are compared at equal updates, or at equal tokens: each then has the
-    updates in which it reads as many tokens as log-icot reads in --steps. With --advance steps, all schedules are
-    derived from --steps: a quarter of the updates for the first stage (or --first-steps), two thirds of the rest
-    shared by the removals. With --advance accuracy, stages end as in `lm train`, and --steps is a limit. Methods with
-    the same first stage train it once per seed. After Ctrl-C, --resume continues; finished runs are reused.
+    The command takes the options of `lm train`. Methods are compared at equal updates, or at equal tokens: then each
+    method gets as many updates as it needs to read the tokens that log-icot reads in --steps. With --advance steps, all
+    schedules are derived from --steps: the first stage gets a quarter of the updates (or --first-steps), and the
+    removals share two thirds of the rest. With --advance accuracy, stages end as in `lm train`, and --steps is a limit.
+    Methods with the same first stage train it once per seed. After Ctrl-C, --resume continues; finished runs are
+    reused.
 
     Examples:
       internalize lm compare --out runs/parity --steps 1500
@@ -35,10 +36,10 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
-    """Methods to compare. Default: cot, icot, log-icot, pause, none and, where stages end by accuracy, adaptive. cot
-    is evaluated with its chain written."""
+    """Methods to compare. Default: cot, icot, log-icot, pause, none and, if stages end by accuracy, adaptive. cot
+    writes its chain when it is evaluated."""
     budget: Literal["steps", "tokens", "both"] = "both"
-    """What the methods have in common: the number of updates (steps), of tokens, or one comparison each (both)."""
+    """Give all methods the same number of updates (steps) or of tokens, or make both comparisons (both)."""
     seeds: str = "0:3"
     out: Path | None = None
     """Folder for the runs, each in <budget>/<method>/seed-<seed>, and for rows.json. Default: a new folder in runs/."""

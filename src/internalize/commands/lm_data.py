@@ -39,11 +39,11 @@ class LmData(SeedOption):
     seed: int = 0
     """Random seed of the task. A seed in --data takes precedence."""
     stream: TaskStream = "train"
-    """Which examples: no question for training is one of validation or test."""
+    """Set of examples to write. No training question is in validation or test."""
     out: Path | None = None
     """File to write. Default: print the examples."""
     check: Path | None = None
-    """File to read and judge, line by line."""
+    """File to read and check, line by line."""
 
     def __call__(self) -> int:
         """Write or check."""
@@ -87,7 +87,7 @@ class LmData(SeedOption):
             write_examples(self.out, examples)
         except InputError:
             write_examples(self.out, examples, keep_steps=False)
-            say(f"{self.out}: text keeps neither levels nor steps of several words; a file named .jsonl does")
+            say(f"{self.out}: text cannot hold levels or steps of several words; a file named .jsonl can")
         if self.json:
             print_json({"data": source.spec, "stream": self.stream, "count": count, "out": str(self.out)})
         else:
@@ -101,7 +101,7 @@ class LmData(SeedOption):
 
         examples, problems = scan(path)
         if not examples and not problems:
-            raise InputError(f"{path} is empty; a line is an example")
+            raise InputError(f"{path} is empty; it needs one example per line")
         levels, examples = resolve_levels(examples, "auto") if examples else (None, examples)
         found = {
             "examples": len(examples),

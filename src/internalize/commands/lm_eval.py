@@ -47,14 +47,14 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights."""
     skip_bad: Flag[bool] = False
-    """Skip lines of --data that cannot be read, and report how many."""
+    """Skip lines of --data that cannot be read, and report their number."""
     out: Path | None = None
     """Folder for the result and every answer. Default: nothing is written."""
     seed: int = 0
     """Random seed of a task in --data that names none."""
 
     def __call__(self) -> int:
-        """Ask, count, show and keep."""
+        """Ask the questions, and show and keep the results."""
         from internalize.commands.progress import ProgressDisplay
         from internalize.lm.evaluation.evaluate import evaluate, open_subject
         from internalize.lm.training.quiet import quiet_transformers
@@ -75,7 +75,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
         )
         if self.chain and not subject.stages.options.padded:
             say(
-                "with --removal delete a model is asked for its chain as it is asked without: what it writes is its choice"
+                "with --removal delete, the prompt is the same with and without --chain: the model chooses what it writes"
             )
         with self.keeping("lm-eval", self._config(subject)) as keep, ProgressDisplay("lm eval") as progress:
             evaluation = evaluate(

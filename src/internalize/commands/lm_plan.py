@@ -18,19 +18,19 @@ FILE = "plan.json"
 
 @dataclass(frozen=True)
 class PlanOptions(LmTrainOptions):
-    """The options of `lm train`; --methods names the methods."""
+    """The options of `lm train`, without --method: --methods names the methods."""
 
-    method: Annotated[LmMethod, tyro.conf.Suppress] = "icot"  # with it, --side and --cutoff may be given
+    method: Annotated[LmMethod, tyro.conf.Suppress] = "icot"  # a method that allows --side and --cutoff
 
 
 @command
 class LmPlan(KeptOption, SeedOption):
-    """Show what training will cost, before it begins.
+    """Show what training will cost, before it starts.
 
-    Lists the stages, updates, tokens, operations and GPU-hours of each method, and the cost per answer. Nothing is
-    trained; only the config and tokenizer of the model are read. Tokens are expected values, with replay and
+    The table has the stages, updates, tokens, operations and GPU-hours of each method, and the cost per answer. Nothing
+    is trained; only the config and tokenizer of the model are read. Tokens are expected values, with replay and
     smoothing, without padding. Operations are 6 per weight and token (4 with LoRA), plus attention. For a single
-    method its stages are listed, too.
+    method, its stages are listed, too.
 
     Examples:
       internalize lm plan --data multiply:digits=4 --removal delete
@@ -41,13 +41,13 @@ class LmPlan(KeptOption, SeedOption):
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
-    """Methods to plan, with the same data, model and updates per stage. Default: icot, icot-steps, log-icot and, where
+    """Methods to plan, with the same data, model and updates per stage. Default: icot, icot-steps, log-icot and, if
     stages end by accuracy, adaptive."""
     updates_from: Literal["stages", "steps"] = "stages"
-    """stages: add up the updates of the stages; the last stage gets as many as the others. steps: --steps updates in
-    all, as in `lm train`; the last stage gets the rest."""
+    """stages: the sum of the updates of all stages; the last stage gets as many as the others. steps: --steps updates
+    in total, as in `lm train`; the last stage gets the rest."""
     gpu_flops: float = 312e12
-    """Peak operations per second of a GPU. The default is an A100 in bfloat16."""
+    """Peak operations per second of your GPU. The default is that of an A100 in bfloat16."""
     utilisation: float = 0.4
     """Share of the peak that training reaches."""
     out: Path | None = None
@@ -81,7 +81,7 @@ class LmPlan(KeptOption, SeedOption):
 
 
 def _print(planned: "Plan") -> None:
-    """Print one row per method and, for a single method, one row per stage before that."""
+    """Print one row per method and, for a single method, first one row per stage."""
     if len(planned.methods) == 1:
         only = planned.methods[0]
         columns = {
@@ -117,8 +117,9 @@ def _print(planned: "Plan") -> None:
     print_table(rows, tuple(rows[0]))
     size = planned.size
     print_text(
-        f"\nThe model has {size.parameters:.4g} parameters, {size.embedding:.4g} of them embeddings. An answer with its chain "
-        f"written takes {planned.written.generated_tokens:.4g} tokens and {planned.written.flops:.4g} operations."
+        f"\nThe model has {size.parameters:.4g} parameters, {size.embedding:.4g} of them embeddings. An answer with "
+        f"its chain written takes {planned.written.generated_tokens:.4g} tokens and {planned.written.flops:.4g} "
+        "operations."
     )
     for reason in dict.fromkeys(method.reason for method in planned.methods if method.reason):
         say(f"{', '.join(method.method for method in planned.methods if method.reason == reason)}: {reason}")

@@ -14,12 +14,12 @@ from internalize.commands.console import print_text, say, use_device
 class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     """Show where a model computes each step of its chain.
 
-    For every step, layer and stage, a linear probe is fitted to half of the questions and judged on the other half, at
-    the position that has to predict the step. The model's own output head is read there, too. Beside them the table
-    has the gradient signal of the loss at that position, the attention on the step's children (for parity), and the
-    agreement with the stage before. Below the table, one line per stage lists the missing steps and the reason: lost
-    since the stage began, waiting for other steps, computed in too late a layer, pulled (about to be found), too faint
-    a signal, or unknown.
+    For every step, layer and stage, a linear probe is fitted on half of the questions and tested on the other half, at
+    the position that has to predict the step. The model's own output head is read there, too. The table also has the
+    gradient signal of the loss at that position, the attention on the step's children (for parity), and the agreement
+    with the previous stage. Below the table, one line per stage lists the missing steps and the reason: lost since the
+    stage started, waiting for other steps, computed in too late a layer, pulled (about to be found), too faint a
+    signal, or unknown.
 
     Examples:
       internalize lm train --method log-icot --keep-stages --out runs/parity
@@ -31,15 +31,15 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of a run of `lm train --keep-stages`, or of a model that it wrote."""
     examples: int = 2048
-    """Largest number of different questions to read."""
+    """Largest number of different questions to use."""
     stage: str = "all"
-    """Whose model to read: all, last, or the number of a stage, from 1."""
+    """Stage whose model to probe: all, last, or a number from 1."""
     hidden: tuple[int, ...] = ()
-    """Numbers of hidden steps (or tokens, for icot). Default: as at the model's own stage, as at the next, and all."""
+    """Numbers of steps to hide (or tokens, for icot). Default: those of the model's own stage, of the next, and all."""
     figure: Path | None = None
     """Folder for a figure of the probe's accuracy, by layer and step."""
     seed: int = 0
-    """Random seed. It splits the questions into halves, and draws a task in --data that names no seed."""
+    """Random seed of the split into halves, and of a task in --data that names none."""
 
     def __call__(self) -> int:
         """Probe, show, keep and draw."""
@@ -93,7 +93,7 @@ def _in_words(account: dict[str, Any]) -> str:
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per step: the best layer's probe and the last layer's lens, error and agreement."""
+    """Return one row per step, with the probe of the best layer and lens, error and agreement of the last layer."""
     by_step: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
     for row in rows:
         by_step.setdefault((row["stage"], row["hidden"], row["step"]), []).append(row)

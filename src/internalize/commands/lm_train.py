@@ -51,7 +51,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
         from internalize.lm.training.train import train
 
         if self.out is None and here.count > 1:
-            raise InputError("several processes need --out: each would choose another folder")
+            raise InputError("several processes need --out: without it, each would choose another folder")
         self.announce(out, "run")
         results: list[dict[str, Any]] = []
         for seed, run in runs.items():

@@ -31,7 +31,7 @@ class Paper(JobsOption, SeedOption):
     full: Flag[bool] = False
     """Recompute the stored results, too. This takes hours."""
     seed: int = 0
-    """First random seed; each experiment uses the following ones. Stored results keep their own."""
+    """First random seed of each experiment, which also uses the following ones. Stored results keep their own."""
 
     def __call__(self) -> int:
         """Train, draw and write the page."""
@@ -63,7 +63,7 @@ def _run_stored_commands(out: Path, jobs: int) -> None:
 
     for part in STORED:
         if part.arguments is None:
-            say(f"{part.name}: not a command of ours, shown as stored ({part.command})")
+            say(f"{part.name}: shown as stored, because `{part.command}` is not a command of this package")
             continue
         say(f"{part.name}: {part.command}")
         command = parse([*part.arguments, "--jobs", str(jobs), "--out", str(out / part.name), "--resume"])

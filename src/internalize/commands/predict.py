@@ -14,9 +14,10 @@ from internalize.parity.options import StepOptions
 class Predict(KeptOption, SeedOption):
     """Predict how many samples Algorithm 1 needs.
 
-    The signal (the exact population gradient of a true child) and the noise (the deviation of a one-sample gradient
-    elsewhere) are printed per stage, as fractions of K at the paper's rate. Probabilities and numbers of samples
-    follow from a model on top of them: steps are Gaussian up to their skewness. Nothing is sampled or trained.
+    The table has the signal (the exact population gradient of a true child) and the noise (the standard deviation of a
+    one-sample gradient elsewhere) per stage, as fractions of K at the paper's rate. Probabilities and numbers of
+    samples follow from these with one assumption: steps are Gaussian up to their skewness. Nothing is sampled or
+    trained.
 
     Examples:
       internalize predict --n 30 --k 16
@@ -26,11 +27,11 @@ class Predict(KeptOption, SeedOption):
 
     options: tyro.conf.OmitArgPrefixes[StepOptions] = field(default_factory=StepOptions)
     samples: int | None = None
-    """Samples per stage for which to predict the probability of success."""
+    """Samples per stage at which to predict the probability of success."""
     epsilon: float = 1.0
-    """ε of Theorem 1, for the n from which its K is large enough."""
+    """ε of Theorem 1. It decides from which n on the theorem's K is large enough."""
     seed: int = 0
-    """Accepted as by every command; nothing here is random."""
+    """Accepted like by every command, but nothing here is random."""
 
     def __call__(self) -> int:
         """Compute, show and keep the prediction."""

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, plain lines now and then elsewhere."""
+"""Progress on standard error: a bar on a terminal, otherwise a plain line every few seconds."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class ProgressDisplay:
-    """A display of how much work is done, what was measured last, and the time left."""
+    """A display of the work done, the latest measurement, and the time left."""
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
         self._title = title
@@ -51,7 +51,7 @@ class ProgressDisplay:
             print(f"{self._title}: {line}", file=self._stream, flush=True)
 
     def show(self, done: float, total: float, seen: str) -> None:
-        """Show that ``done`` of ``total`` is done, and what was measured last."""
+        """Show that ``done`` of ``total`` is done, and the latest measurement."""
         now = time.monotonic()
         if self._bar:
             self._bar.update(self._task, completed=done, total=total, seen=seen, count=f"{done:g}/{total:g}")

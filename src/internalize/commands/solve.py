@@ -19,9 +19,9 @@ class Solve(SeedsOptions, ThreadsOption):
     on a machine is recovered. The exit status is 1 if a layer is not recovered; a line then says at which stage, why,
     and what would succeed. `internalize predict` computes the probability of success beforehand.
 
-    Other curricula also take one step per stage: icot k - 1 of them, most of which change nothing, cot and none a
-    single one. To see what the mask, the gates and rounding are for, leave them out: --mask causal, --gates ones,
-    --gates cot, --grid none. Under torchrun, the processes share the samples.
+    Other curricula also take one step per stage: icot takes k - 1 steps, most of which change nothing, and cot and none
+    take one. To see what the mask, the gates and rounding do, remove them: --mask causal, --gates ones, --gates cot,
+    --grid none. Under torchrun, the processes share the samples.
 
     Examples:
       internalize solve --n 128 --k 64

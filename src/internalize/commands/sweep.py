@@ -13,30 +13,26 @@ from internalize.parity.experiments.grid import Kind, parse_grid
 @command
 class _Cells(StudyOptions):
     grid: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[OPTION=VALUE,... ...]")]] = ()
-    """Options with their values: n=16,32 k=n/2 (for solve also samples=0.5x,1x,2x). Options that are not named keep
-    their defaults."""
+    """Options with values: n=16,32 k=n/2 (for solve also samples=0.5x,1x,2x). Other options keep their defaults."""
     seeds: str = "0:10"
     backend: Literal["processes", "ray"] = "processes"
-    """Compute in processes of this machine, or on a Ray cluster (needs the extra `ray`)."""
+    """Run in processes of this machine, or on a Ray cluster (needs the extra `ray`)."""
     address: str | None = None
     """For --backend ray: address of the cluster. Default: a cluster on this machine that ends with the sweep."""
     jobs: int | None = None
-    """Cells computed at a time, on one thread each; for train, sets of ten cells. Default: the number of cores, or of
+    """Number of cells (for train, sets of ten cells) at a time, on one thread each. Default: the number of cores, or of
     the cluster's CPUs."""
     resume: Flag[bool] = False
-    """Add missing cells to the store in --out, whatever grid it was made with. Finished cells are not computed again.
-    """
+    """Add missing cells to the store in --out, whatever grid it was made with. Finished cells are not recomputed."""
     kind: ClassVar[Kind]
 
     def __call__(self) -> int:
-        """Compute the missing cells and count them."""
+        """Compute the missing cells and show their numbers."""
         seeds, out = self.all_seeds(), self.folder("sweep")
         grid = parse_grid(self.kind, self.grid)
         if grid.left_out:
             count = len(grid.left_out)
-            say(
-                f"{count} of {count + len(grid.settings)} combinations are not possible, and left out: {grid.left_out[0]}"
-            )
+            say(f"{count} of {count + len(grid.settings)} combinations are impossible and left out: {grid.left_out[0]}")
 
         from internalize.commands.progress import ProgressDisplay
         from internalize.parallel.runner import Runner
@@ -50,9 +46,7 @@ class _Cells(StudyOptions):
         found["left_out"] = len(grid.left_out) * len(seeds)
         self.show_facts(found, found)
         if found["failed"]:
-            say(
-                f"{found['failed']} cells were refused; `internalize sweep show {out} --group-by status reason` says why"
-            )
+            say(f"{found['failed']} cells failed; `internalize sweep show {out} --group-by status reason` says why")
         else:
             self.suggest(f"sweep show {out}")
         return 1 if found["failed"] else 0
@@ -63,7 +57,7 @@ class SweepSolve(_Cells):
     """Run Algorithm 1 at every setting of a grid, with every seed.
 
     Each run is a row of one store, which opens as Parquet: polars.read_parquet("OUT/cells/*.parquet"). After Ctrl-C or
-    a kill, --resume continues; with a larger grid it computes only what is new.
+    a kill, --resume continues. With a larger grid, --resume computes only the new cells.
 
     Examples:
       internalize sweep solve n=16,32,64 k=n/2 samples=0.5x,0.7x,1x,1.4x,2x --seeds 0:50 --out runs/phase
@@ -71,7 +65,7 @@ class SweepSolve(_Cells):
     """
 
     stop_at_failure: Flag[bool] = False
-    """End a run at the first stage that is not recovered: faster, where only success matters."""
+    """End a run at the first stage that is not recovered. This is faster if only success matters."""
     kind: ClassVar[Kind] = "solve"
 
 
@@ -80,8 +74,8 @@ class SweepTrain(_Cells):
     """Run AdamW at every setting of a grid, with every seed.
 
     Seeds are trained ten at a time. Each run is a row of one store, which opens as Parquet:
-    polars.read_parquet("OUT/cells/*.parquet"). After Ctrl-C or a kill, --resume continues; with a larger grid it
-    computes only what is new.
+    polars.read_parquet("OUT/cells/*.parquet"). After Ctrl-C or a kill, --resume continues. With a larger grid, --resume
+    computes only the new cells.
 
     Examples:
       internalize sweep train curriculum=log-icot,icot lr=0.1,0.03 --seeds 0:20 --out runs/rates
@@ -110,8 +104,7 @@ class SweepShow(CommonOptions):
     where: tuple[str, ...] = ()
     """Keep only cells with these values, each as name=value."""
     figure: Path | None = None
-    """Folder for a phase diagram: the first column of --group-by across, the second upwards, one panel per value of a
-    third."""
+    """Folder for a phase diagram, with the first two columns of --group-by as axes and a panel per value of a third."""
 
     def __call__(self) -> int:
         """Read the store, count and draw."""

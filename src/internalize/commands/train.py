@@ -28,7 +28,7 @@ class Train(SeedsOptions, SeedOption, DeviceOptions):
     device: str = "cpu"
     """Where to compute: cpu, cuda, cuda:1, mps. Small models are faster on the CPU."""
     threads: int | None = 1
-    """Threads per process. More than one pays only from about n=128 and --batch 2000, and changes the last bits."""
+    """Threads per process. More than one is faster only from about n=128 and --batch 2000; it changes the last bits."""
 
     def __call__(self) -> int:
         """Train, show the results and keep them."""
