@@ -1,8 +1,7 @@
 """Examples per second of `generate_answers` over generating one example at a time with the cache on.
 
-Both use the same model (the default of `lm train`), dtype, thread and number of tokens. The timings alternate, so
-that a busy machine slows down both. The model is untrained, because the time per token does not depend on the
-weights.
+Both use the same model (the default of `lm train`), dtype, thread and number of tokens. The timings alternate, so that
+a busy machine slows down both. The model is untrained, because the time per token does not depend on the weights.
 
     python benchmarks/lm_generation.py --repeats 5
 """

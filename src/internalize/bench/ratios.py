@@ -8,10 +8,9 @@ r"""The measurements of `internalize bench`: each ratio, how one repeat of it is
 | loop_over_ensemble    | 64 runs in `bench/plain.py`, in turn       | 64 runs trained together                        |
 | cot_over_internalised | chain written node by node, n = 2k         | one pass of the internalized model              |
 
-Long computations are measured in part and scaled up. Of the bare products one in sixteen is timed, since all are
-equal. Plain Algorithm 1 runs two chunks of samples per stage, since its time is proportional to the samples. Of the
-64 plain runs eight are timed. Every AdamW run makes 25 updates per stage and one evaluation, where the paper has
-500 and 20.
+Long computations are measured in part and scaled up. Of the bare products one in sixteen is timed, since all are equal.
+Plain Algorithm 1 runs two chunks of samples per stage, since its time is proportional to the samples. Of the 64 plain
+runs eight are timed. Every AdamW run makes 25 updates per stage and one evaluation, where the paper has 500 and 20.
 
 Two more measurements say how time and memory of `solve` grow with n. The dense product of a stage is
 \(n_t \times B\) by \(B \times k/2^t\), in total about \(n\,k\,B\) multiplications, and B is about n ln n. The

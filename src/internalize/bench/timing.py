@@ -1,8 +1,7 @@
 """Timing of repeats, and summaries over repeats.
 
-A ratio compares two times of one repeat, measured directly one after the other. Their order alternates between
-repeats. Wall time is what a user waits for. CPU time, over all threads of this process, is least disturbed by other
-processes.
+A ratio compares two times of one repeat, measured directly one after the other. Their order alternates between repeats.
+Wall time is what a user waits for. CPU time, over all threads of this process, is least disturbed by other processes.
 """
 
 import gc

@@ -51,7 +51,7 @@ class ParityModelOptions(TreeOptions):
     learned: one trained gate per layer and position. input: trained gates that also depend on the state and its
     update, as in GTrXL."""
     link: str = "cosine"
-    """Link function: cosine (the paper's) or quartic; or a small trained network, initialized at random (mlp) or to the
+    """Link function: cosine (the paper's), quartic, or a small network trained from random weights (mlp) or from the
     cosine (mlp-fitted)."""
     value: Literal["fixed", "learned"] = "fixed"
     """Scale of what a layer reads: fixed to 1, or one trained number per layer."""
@@ -159,8 +159,7 @@ class StepOptions(TreeOptions):
     TITLE: ClassVar = "Algorithm 1"
 
     K: Annotated[float | None, tyro.conf.arg(name="amplitude")] = None
-    """The paper's K, the weight that a true child gets. Default: the smallest that bounds the final error and freezes
-    trained layers."""
+    """The paper's K, the weight of a true child. Default: the least that bounds errors and freezes trained layers."""
     grid: Grid = "K"
     """What weights are rounded to: multiples of 1, as in the paper; multiples of the amplitude K; or nothing (none)."""
     rate: Rate = "calibrated"
@@ -202,8 +201,7 @@ class SolveOptions(StepOptions):
     update: Annotated[Literal["needed", "all"], tyro.conf.arg(name="gradients")] = "needed"
     """Which gradients to compute: those that can change a rounded weight, or all of them."""
     preset: Literal["none", "paper"] = "none"
-    """paper: the paper's constants K = ⌈n^(ε/16)⌉ and B = ⌈n^(2+ε)⌉, its grid and its rate, in place of the options
-    above."""
+    """paper: the paper's K = ⌈n^(ε/16)⌉, B = ⌈n^(2+ε)⌉, grid and rate, in place of the options above."""
     epsilon: float = 1.0
     """For --preset paper: ε of Theorem 1."""
     test_samples: int = 10_000

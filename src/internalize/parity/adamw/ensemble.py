@@ -48,8 +48,7 @@ _AHEAD_BYTES = 32 * 2**20
 class Training:
     """Runs in training: the model, the optimizer and the place in the curriculum.
 
-    Everything random comes from counters (seed, sample number), so the state of an instance is its tensors and its
-    place.
+    Everything random comes from counters (seed, sample number), so its state is its tensors and its place.
     """
 
     def __init__(self, options: TrainOptions, seeds: Sequence[int], device: str = "cpu") -> None:
@@ -221,7 +220,7 @@ class Training:
         for name, parameter in self.parameters.items():
             with torch.no_grad():
                 parameter.copy_(torch.stack([state[name] for state in states]))
-            if f"{name}.step" in states[0]:  # a layer that has had a gradient
+            if f"{name}.step" in states[0]:  # a layer that got a gradient
                 moments = {key: torch.stack([s[f"{name}.{key}"] for s in states]) for key in ("exp_avg", "exp_avg_sq")}
                 saved = {"step": states[0][f"{name}.step"], **moments}
                 self.optimizer.state[parameter] = {key: value.to(self.device) for key, value in saved.items()}

@@ -22,9 +22,9 @@ hundred terms per chunk.
 of the gradient, with A = sup |φ′| and C the Lipschitz constant of φ′, as in ``freezing.py``.
 **Proof.** One sample's term f = (φ(z) − b)φ′(z)(x_j − z) has |∂f/∂x_j| ≤ 2A and |∂f/∂z| ≤ 2A² + 4C + 2A, because φ,
 b, x_j and z are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 64uA
-of φ′ and φφ′. The sums over s and chunks have ``terms`` terms, and no partial sum exceeds AB in size. So each of the two sums
-is rounded by at most uAB · terms, and subtracting the mean at most doubles that. The factor 2/(MB) leaves at most
-8Au · terms/M. ∎
+of φ′ and φφ′. The sums over s and chunks have ``terms`` terms, and no partial sum exceeds AB in size. So each of the
+two sums is rounded by at most uAB · terms, and subtracting the mean at most doubles that. The factor 2/(MB) leaves at
+most 8Au · terms/M. ∎
 
 For quantized layers ε is of the order of the square of the softmax mass off the children. At the default amplitude
 the bound is then at most a millionth of half a step. That is less than what float32 loses, and far less than the
@@ -148,8 +148,8 @@ def _sorted(
 ) -> tuple[Words, Words, Integers, Integers]:
     """Sort samples by |S|. The samples of each |S| begin a new word, and unused bits are 0.
 
-    Return the true states up to ``level``, one row per position; the bits of the turned samples; the different |S|;
-    and for each |S| the word before which its samples end.
+    Return the true states up to ``level``, one row per position; the turned samples; the different |S|, and for each
+    the word before which its samples end.
     """
     size = np.abs(S)
     sizes = np.bincount(size).nonzero()[0]

@@ -76,8 +76,8 @@ def gradient_at_zero(
 ) -> Float[Tensor, "keys nodes"]:
     r"""Return the gradient at W = 0 of the layer above ``below``, averaged over all processes' samples.
 
-    It is \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\), one product for all columns, because all
-    see one z. ``columns`` restricts it to these nodes of the level.
+    \(\frac1{MB}\sum_i (\phi(z_i) - b_m)\,\phi'(z_i)\,(x_j - z_i)\) is one product for all ``columns`` (default: all
+    nodes of the level), because all see one z.
     """
     tree, stage = samples.tree, len(below)
     columns = range(tree.levels.width(stage + 1)) if columns is None else columns
@@ -97,8 +97,7 @@ def all_gradients(
 ) -> list[Float[Tensor, "keys nodes"]]:
     """Return the gradients of the stage's loss in layers 0 … ``stage`` by autograd, for any weights.
 
-    The loss is summed over the level that the stage trains, without its first ``hidden`` nodes. Levels above it
-    copy their own labels and add exactly 0.
+    The loss is over the stage's level without its first ``hidden`` nodes. Higher levels copy their labels and add 0.
     """
     tree = samples.tree
     model = LevelTransformer(tree.n, tree.k, link, dtype=samples.dtype).to(samples.device)

@@ -59,20 +59,14 @@ def softmax(world: World) -> Finding:
 
 @statement("Definition 2", "φ meets the conditions of a link function")
 def link(world: World) -> Finding:
-    """Check Definition 2: φ even, φ(0) = −1, φ(±1) = 1, φ′(0) = φ′(±1) = 0, curvature c > 0.
-
-    Measured: the number of broken conditions.
-    """
+    """Check Definition 2: φ even, φ(0) = −1, φ(±1) = 1, φ′(0) = φ′(±1) = 0, c > 0. Measured: conditions broken."""
     faults = link_faults(world.link)
     return Finding(float(len(faults)), 0.0, "; ".join(faults) or None)
 
 
 @statement("Eq. (gating)", "layer ℓ is open only at level ℓ + 1")
 def gating(world: World) -> Finding:
-    r"""Check that \(g_m^{(\ell)}\) is 1 iff \(n_\ell < m \le n_{\ell+1}\), and 0 otherwise: Eq. (gating).
-
-    Measured: the largest difference of a gate.
-    """
+    r"""Check that \(g_m^{(\ell)}\) is 1 iff \(n_\ell < m \le n_{\ell+1}\), else 0. Measured: the largest difference."""
     levels = world.levels
     level = torch.tensor([levels.level_of(m) for m in range(levels.T)])
     wanted = (level == torch.arange(1, levels.L + 1).unsqueeze(1)).double()
@@ -207,8 +201,7 @@ def loss(world: World) -> Finding:
 def evaluation(world: World) -> Finding:
     """Check section 3.1, "Evaluation": the answer at test time depends only on the bits, not on the chain's tokens.
 
-    Measured: the largest change of the root's output when the chain's tokens are shown in place of padding, with the
-    world's weights and with random weights.
+    Measured: the largest change of the root's output when the chain replaces padding, with own and random weights.
     """
     bits, worst = world.some_bits(64), 0.0
     for W in (world.full(), world.generic()):

@@ -48,10 +48,7 @@ _SECRETS, _BATCH, _SQUARES = 16, 500, 32
 
 @statement("Proposition 1", "without a chain the gradient's variance over secrets is at most E‖∇f‖²/C(n,k)")
 def barrier(world: World) -> Finding:
-    """Check the claim above.
-
-    Measured: the variance at the θ where it is closest to its bound; above n = 12, exactly at θ = 0.
-    """
+    """Check the claim above. Measured: the variance at the θ where it is closest to its bound; above n = 12, at 0."""
     generic = world.generic(1.0)
     zero = [torch.zeros_like(w) for w in generic]
     look = _enumerated if world.exhaustive else _sampled

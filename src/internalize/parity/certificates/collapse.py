@@ -25,10 +25,7 @@ from internalize.parity.theory.freezing import curvature
 
 @statement("Lemma 1", "under uniform attention the inputs collapse: |φ + 1| = O(n^(−ε/16))")
 def collapse(world: World) -> Finding:
-    """Check Lemma 1 with its constant.
-
-    Measured: |φ + 1| at the m where it is closest to its bound, among those with a bound below 2.
-    """
+    """Check Lemma 1 with its constant. Measured: |φ + 1| at the m closest to its bound, among bounds below 2."""
     n, bits = world.tree.n, world.draw(0, world.test_count, "test")
     failure = math.exp(-(n ** (world.epsilon / 16)))
     first = max(math.ceil(n ** (world.epsilon / 8)), 2)

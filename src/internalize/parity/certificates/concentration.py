@@ -35,11 +35,10 @@ _MAX_SAMPLES = 20_000
 
 @statement("Lemma 9 of Kim and Suzuki", "non-trivial correlations of order up to 4 are at most κ")
 def concentration(world: World) -> Finding:
-    """Check Lemma "Concentration": in the first stage's batch every non-trivial correlation of order up to 4 is at
-    most κ.
+    """Check Lemma "Concentration": non-trivial correlations of order up to 4 are at most κ in the first stage's batch.
 
-    Measured: the largest one. All tuples are checked if there are few positions; otherwise all of order up to 2,
-    and the tuples of drawn pairs.
+    Measured: the largest one, over all tuples if there are few positions, otherwise over all of order up to 2 and
+    those of drawn pairs.
     """
     start, B = world.ranges[0] if world.ranges else (0, _MAX_SAMPLES)
     B = min(B, _MAX_SAMPLES)

@@ -81,8 +81,7 @@ def inductive_step(world: World) -> Finding:
 
 @statement('Lemma "Hidden States"', "computed nodes are within δ of the truth, shown ones exact, padded ones 0")
 def hidden_states(world: World) -> Finding:
-    """Check Lemma "Hidden States": at stage s and layer ℓ < s, computed nodes are within δ, shown ones exact,
-    padded ones 0.
+    """Check Lemma "Hidden States": below the readout computed nodes are within δ, shown ones exact, padded ones 0.
 
     Measured: the largest deviation. Bound: rounding for shown and padded positions, otherwise δ as K implies it.
     """
@@ -113,8 +112,7 @@ def hidden_states(world: World) -> Finding:
 def recursion(world: World) -> Finding:
     r"""Check section 3.4: \(\epsilon_{t+1} \le \max\{\epsilon_t, C_2 (\text{spread} + \epsilon_t)^2\}\).
 
-    Measured: the error that layer t + 1 writes, where it is closest to \(C_2(\cdot)^2\), among layers where that is
-    below 2.
+    Measured: the error that layer t + 1 writes, where it is closest to \(C_2(\cdot)^2\), if that is below 2.
     """
     C2, reached = curvature(world.link) / 2, 0.0
     found: list[tuple[float, float, float]] = []
@@ -160,10 +158,7 @@ def frozen_gradient(world: World) -> Finding:
 
 @statement('Lemma "Frozen gradient"', "a trained layer keeps its weights to the end")
 def frozen_weights(world: World) -> Finding:
-    """Check the conclusion of Lemma "Frozen gradient": after its own stage a layer keeps its weights.
-
-    Measured: the largest change of a weight.
-    """
+    """Check that a layer keeps its weights after its stage (Lemma "Frozen gradient"). Measured: the largest change."""
     if why := _history_unknown(world, "lemma"):
         return not_applicable(why)
     K = world.algorithm.amplitude if world.algorithm else 1.0
@@ -182,8 +177,7 @@ def frozen_weights(world: World) -> Finding:
 def stage_order(world: World) -> Finding:
     """Check a step of the proof of Theorem 1: after stage t the layers above t are still 0, and layer t is not.
 
-    Measured: the number of pairs (stage, layer) that violate it. At n = k = 2 nothing has to be learned, and 0 is
-    right.
+    Measured: the number of pairs (stage, layer) that violate it. At n = k = 2 weights of 0 are already right.
     """
     if why := _history_unknown(world, "theorem"):
         return not_applicable(why)

@@ -237,8 +237,7 @@ class _VariantRuns:
 def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
     """Return the scale of each layer's answer, if it is learned: its change from z = 0 to z = ±1, relative to φ's.
 
-    It is 1 in the paper's model. A layer with scale 0 has turned itself off: its answer does not depend on what it
-    reads.
+    It is 1 in the paper's model. At scale 0 the answer of a layer does not depend on what it reads.
     """
     found: list[float] = []
     for layer in range(1, sum(name.endswith("_full") for name in weights) + 1):

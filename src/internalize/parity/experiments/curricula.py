@@ -59,8 +59,7 @@ class CompareOptions:
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
     """Optimizers to use."""
     variants: tuple[str, ...] = ()
-    """For ablations, gates and simplifications: the variants to run, as the table names them: "mask=causal". Default:
-    all."""
+    """For ablations, gates and simplifications: the variants to run, such as "mask=causal". Default: all."""
     lr: tuple[float, ...] = (0.1, 0.03)
     """Learning rates of AdamW to try. The best per curriculum is shown; studies other than curricula use the first."""
     steps: int = 500
@@ -79,10 +78,8 @@ class CompareOptions:
     def __post_init__(self) -> None:
         for name in ("sizes", "seeds", "methods", "optimizers", "lr"):
             values: tuple[object, ...] = getattr(self, name)
-            repeated = len(set(values)) != len(values) and name not in (
-                "methods",
-                "optimizers",
-            )  # these are compared once
+            # Methods and optimizers may be repeated; each is compared once.
+            repeated = len(set(values)) != len(values) and name not in ("methods", "optimizers")
             if not values or repeated:
                 raise InputError(f"{name}={values} must name at least one value, and no value twice")
         for name, values, known in (("method", self.methods, METHODS), ("optimizer", self.optimizers, OPTIMIZERS)):

@@ -62,10 +62,7 @@ def check_columns(cells: pl.DataFrame, by: Sequence[str]) -> None:
 
 
 def success_rates(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
-    """Return the share of successes, with Wilson's interval, per combination of these columns' values.
-
-    Failed cells are counted separately.
-    """
+    """Return the share of successes, its Wilson interval and the failed cells per combination of column values."""
     check_columns(cells, by)
     if "stop_at_failure" in varied(cells) and "stop_at_failure" not in by:
         raise InputError("cells with and without stop_at_failure would count the same seeds twice; choose by --where")

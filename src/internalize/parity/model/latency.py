@@ -105,8 +105,7 @@ def measure_latency(subjects: Sequence[Answering | SparseModel], batch: int, rep
 def median_rank(count: int) -> int:
     """Return the index, from either end, of the ordered values that enclose the median with probability 95 %.
 
-    The number of values below the median is binomial. Fewer than six values do not reach 95 %; the extremes are
-    taken then.
+    The number of values below the median is binomial. Fewer than six values do not reach 95 %; then it is 0.
     """
     below, rank = 0, 0
     while 40 * (below := below + math.comb(count, rank)) <= 2**count:  # integers: 2**count overflows a float

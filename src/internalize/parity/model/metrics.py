@@ -88,10 +88,7 @@ def measure(
     sequence: Float[Tensor, "runs B T"],
     output: Float[Tensor, "runs B T"] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the measurements of every run on the true ``sequence`` of its samples.
-
-    ``output`` is the result of ``infer`` on them, if it is known already.
-    """
+    """Return the measurements of every run on the true ``sequence``; ``output`` is what ``infer`` returns, if known."""
     levels = model.levels
     output = infer(model, sequence[..., : levels.n]) if output is None else output
     by_level = [

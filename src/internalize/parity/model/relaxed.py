@@ -34,10 +34,7 @@ STREAMS: Final = 4
 HIDDEN: Final = 32
 """Number of hidden units of the network that replaces φ."""
 SPREAD: Final = 4.0
-"""Largest initial steepness and offset of its units.
-
-With uniform attention z is about 1/√n, and a unit that is linear on that range cannot compute a product.
-"""
+"""Largest initial steepness and offset of its units. At first z ~ 1/√n, and a unit linear there sees no product."""
 RIDGE: Final = 1e-3
 """Ridge penalty on the weights of a network that is fitted to φ."""
 

@@ -40,8 +40,7 @@ def use_native(pairs: int) -> bool:
 def transposed(rows: Words, order: Integers, *, room: int = 0, native: bool) -> Words:
     """Return the transpose of ``rows[order]``; −1 in ``order`` stands for a row of zeros.
 
-    The length of ``order`` is a multiple of 64. The result has at least ``room`` rows; those beyond the transpose
-    are not initialized.
+    ``order`` has a multiple of 64 entries. The result has at least ``room`` rows, uninitialized beyond the transpose.
     """
     width, height = rows.shape[1], len(order) // LONG
     found = np.empty((max(width * LONG, room), height), dtype=np.uint64)

@@ -25,10 +25,7 @@ from internalize.random_words import Stream, words
 
 
 def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> Words:
-    """Draw samples ``start`` … ``start + count − 1``, one row each.
-
-    Position j is bit j % 64 of word j // 64. Bits beyond n are 0.
-    """
+    """Draw ``count`` samples, one row each: position j is bit j % 64 of word j // 64, and bits beyond n are 0."""
     row = -(-n // LONG)
     drawn = words(seed, stream, start * row, count * row).reshape(count, row)
     if n % LONG:
@@ -58,10 +55,7 @@ def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tenso
 def draw_sequences(
     tree: ParityTree, seed: int, start: int, count: int, stream: Stream = "train"
 ) -> Int8[Tensor, "T B"]:
-    """Draw the sequences of the same samples, one row per position.
-
-    Nodes are exclusive ors of the packed bits, 64 samples at a time.
-    """
+    """Draw the sequences of the same samples, one row per position, with nodes computed for 64 samples at a time."""
     rows = packed_words(tree.n, seed, start, count, stream)
     states = transposed(rows, filled(0, count), room=tree.T, native=False)
     write_nodes(tree, states, tree.L)

@@ -111,8 +111,7 @@ def _moved(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
 def default_amplitude(levels: Levels, link: Link, rates: Sequence[float], integer_grid: bool) -> int:
     """Return the least integer K for which the answer is within 1e-6 on every input and no recovered layer ever moves.
 
-    ``rates`` are the learning rates of the stages at K = 1. With ``integer_grid``, weights are rounded to integers,
-    not to multiples of K.
+    ``rates`` are the stages' learning rates at K = 1. ``integer_grid``: weights are rounded to integers, not to K.
     """
     for K in range(1, 1000):
         masses = [off_child_mass(levels.level_end[layer], K) for layer in range(levels.L)]

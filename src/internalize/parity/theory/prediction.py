@@ -14,10 +14,9 @@ steps to be jointly Gaussian, with a first-order correction by their exact skewn
 at a non-child in the limit). The covariance has the following form, which is the leading order: near z = 0 the
 one-sample gradient of w_{j,m} is \(-\phi'(z)(1 + b_m)\,b_j/M\).
 
-- *One key, many columns.* −φ′b_j is common to all columns m, so two columns have correlation about ½ at the same
-  key. The model has one Gaussian factor per key, with the exact variance of φφ′(b_j − z), and columns are
-  independent given the factors. So failures come in clusters, and a model with independent entries would predict
-  too few successes.
+- *One key, many columns.* −φ′b_j is common to all columns m, so two columns have correlation about ½ at the same key.
+  The model has one Gaussian factor per key, with the exact variance of φφ′(b_j − z), and columns are independent given
+  the factors. So failures come in clusters, and a model with independent entries would predict too few successes.
 - *Two children, one column.* 1 + b_m is nonzero only where both children have one sign. So the noise of two siblings is
   equal to leading order, and they round together. The model has the exact covariance of the pair.
 - *Different keys* are uncorrelated up to O(1/M), because the sum over the keys is 0. The model neglects this
