@@ -78,7 +78,7 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("predict --oracle random --oracle-error -1", "oracle_error=-1.0 is outside"),
         ("solve --preset paper --K 3", "the paper's preset sets both from epsilon"),
         ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: --curriculum cot has its own"),
-        ("certify --only theorem-2", "there is no statement 'theorem-2'; there are barrier"),
+        ("certify --only theorem-2", "there is no statement 'theorem-2'; the statements are barrier"),
         ("certify --run nowhere", "nowhere is not a run folder"),
         ("compare --sizes 30", "sizes='30' is not a pair of numbers n,k"),
         ("compare --sizes 8,3", "k=3 is not a power of two"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -129,7 +130,7 @@ def test_damaged_runs_are_refused_by_name(out: Path, tmp_path: Path):
     trained = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "train")
     solved = next(run for run in find_runs(tmp_path / "copy") if run.config["kind"] == "solve")
     for path, content, words in [
-        (trained.path / "metrics.jsonl", "", "metrics.jsonl ends at step None"),
+        (trained.path / "metrics.jsonl", "", "metrics.jsonl is damaged: it ends at step None"),
         (solved.path / "result.json", "{}", "object missing required field"),
     ]:
         whole = path.read_text()
@@ -180,6 +181,26 @@ def test_unknown_methods_are_refused():
 
 
 # The parts of a row
+
+
+@pytest.mark.parametrize(
+    ("count", "two_sided", "one_sided"),
+    [
+        (2, 12.7062, 6.3138),
+        (11, 2.2281, 1.8125),
+        (12, 2.2010, 1.7959),
+        (20, 2.0930, 1.7291),
+        (30, 2.0452, 1.6991),
+        (61, 2.0003, 1.6706),
+    ],
+)
+def test_students_interval(count: int, two_sided: float, one_sided: float):
+    values = np.random.default_rng(count).normal(size=count)
+    error = values.std(ddof=1) / math.sqrt(count)
+    intervals = mean_interval(values.tolist()), mean_interval(values.tolist(), sides=1)
+    for t, (mean, low, high) in zip((two_sided, one_sided), intervals, strict=True):
+        assert mean == pytest.approx(values.mean())
+        assert ((mean - low) / error, (high - mean) / error) == pytest.approx((t, t), rel=1e-3)
 
 
 def test_over_seeds():

@@ -363,10 +363,10 @@ def same_weights(one: Any, other: Any) -> bool:
             )
         ),
         (["probe", "{tmp}/bare"], "has kept no stages: train it with --keep-stages, or probe"),
-        (["probe", "{run}", "--stage", "9"], "stage='9' is not all, last or one of the stages kept: 1, 2, 3"),
+        (["probe", "{run}", "--stage", "9"], "stage='9' is not all, last or one of the kept stages: 1, 2, 3"),
         (["probe", "{run}", "--stage", "first"], "stage='first'"),
         (["probe", "{run}", "--hidden", "0", "3"], "hidden=3 is outside 0 … 2"),
-        (["probe", "{run}", "--data", "parity:n=4,k=4"], "examples are left, and a probe needs 64"),
+        (["probe", "{run}", "--data", "parity:n=4,k=4"], "examples are left, but a probe needs 64"),
         (["certify", "{tmp}/bare"], "has no model yet"),
         (
             ["certify", "{run}", "--only", "theorem-1"],

@@ -229,7 +229,7 @@ def test_mistakes(tmp_path: Path):
     refused(f"paper --processes 0 --out {tmp_path / 'x'}", "jobs=0")
     blocked = tmp_path / "file"
     blocked.write_text("")
-    refused(f"paper --out {blocked} --processes 1", str(blocked))
+    refused(f"paper --out {blocked} --processes 1", str(blocked), alone=False)
     refused(f"paper --out {tmp_path}", "holds 'file', which is not of a report")
     assert list(tmp_path.iterdir()) == [blocked]
     (site := tmp_path / "site").mkdir()

@@ -1,4 +1,5 @@
-"""runs.py and files.py: whole files or none, one writer, and every kind of damage named."""
+"""runs.py, files.py and conditions.py: files are whole or absent, a run has one writer, and every kind of damage is
+named."""
 
 import json
 import pickle
@@ -15,6 +16,7 @@ from safetensors.torch import save
 from internalize import InputError
 from internalize.parity.adamw.train import train
 from internalize.parity.options import TrainOptions
+from internalize.storage.conditions import condition, is_value
 from internalize.storage.files import load_tensors, read_json, save_tensors, write_atomically, write_json
 from internalize.storage.runs import Run, find_runs, list_runs
 from tests.tiny import SMALLEST
@@ -84,11 +86,11 @@ def test_other_runs_and_other_files_are_left_alone(run: Run, tmp_path: Path):
     before = sorted(stranger.rglob("*"))
     with pytest.raises(InputError, match="is not a run folder and holds"):
         train(SMALLEST, [0], [Run(stranger)])
-    assert sorted(stranger.rglob("*")) == before  # not even a lock
+    assert sorted(stranger.rglob("*")) == before  # and no lock
 
 
-def test_unfinished_folder_of_a_killed_start_is_taken(tmp_path: Path):
-    """Killed after env.json and before config.json: the folder is nobody's yet."""
+def test_the_folder_of_a_killed_start_is_used(tmp_path: Path):
+    """A folder with env.json and without config.json, left by a kill, is used."""
     run = Run(tmp_path / "begun")
     with run.locked():
         write_json(run.path / "env.json", {})
@@ -98,7 +100,7 @@ def test_unfinished_folder_of_a_killed_start_is_taken(tmp_path: Path):
 
 
 def test_atomic_write_survives_a_full_disk(tmp_path: Path):
-    """A write that fails half-way leaves the old content and no litter."""
+    """A write that fails half-way leaves the old content and no other file."""
     path = tmp_path / "file.json"
     write_json(path, {"a": 1})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -161,7 +163,7 @@ def test_tensors_round_trip(tmp_path: Path):
 
 
 def test_damaged_tensors(tmp_path: Path):
-    """Truncated anywhere, any bit flipped, pickled, not finite, not floating: refused, never a partial read."""
+    """Truncated, flipped, pickled, not finite or not floating: the file is refused and never read in part."""
     path = tmp_path / "weights.safetensors"
     tensors = {"W1": torch.randn(4, 2), "W2": torch.randn(5, 1)}
     save_tensors(path, tensors)
@@ -198,7 +200,7 @@ def test_damaged_tensors(tmp_path: Path):
     [("n", "four", False), ("n", 10**23, True), ("seed", [1], False), ("lr", "fast", True), ("version", None, False)],
 )
 def test_odd_configs_do_not_break_the_list(run: Run, key: str, value: object, listed: bool):
-    """Wrong types are named in the column `broken`; a number that is too large for a column is shown as text."""
+    """The column `broken` names wrong types. A number that is too large for a column is shown as text."""
     train(SMALLEST, [1], [Run(run.path.parent / "two")])
     config = json.loads((run.path / "config.json").read_text())
     (run.path / "config.json").write_text(json.dumps({**config, key: value}))
@@ -208,7 +210,7 @@ def test_odd_configs_do_not_break_the_list(run: Run, key: str, value: object, li
 
 
 def test_all_or_none_of_several_runs(run: Run):
-    """With one of three finished, the three are refused and the other two folders are not even made."""
+    """If one of three runs is finished, all are refused, and the folders of the others are not made."""
     parent = run.path.parent
     with pytest.raises(InputError, match="is already finished"):
         train(SMALLEST, [5, 0, 6], [Run(parent / "five"), run, Run(parent / "six")])
@@ -217,12 +219,11 @@ def test_all_or_none_of_several_runs(run: Run):
     assert done == run.result
 
 
-def test_a_run_from_before_an_option_goes_on(run: Run):
-    """A config.json without the options that came later means what the run had then."""
+def test_a_run_without_newer_options_is_resumed(run: Run):
+    """A config.json without newer options is resumed with the behavior of its time."""
     whole = run.config
-    old = {
-        key: value for key, value in whole.items() if key not in ("value", "output", "advance", "parts_lr", "tokens")
-    }
+    newer = ("value", "output", "advance", "parts_lr", "tokens")
+    old = {key: value for key, value in whole.items() if key not in newer}
     (run.path / "config.json").write_text(json.dumps(old))
     assert run.config == whole
     assert train(SMALLEST, [0], [run], resume=True) == [run.result]
@@ -236,7 +237,7 @@ def test_finished_runs_are_checked_before_they_are_shown(run: Run):
         (
             "result.json",
             json.dumps({**run.result, "accuracy": "high"}).encode(),
-            "result.json: accuracy: expected `float`, got `str`",
+            "accuracy: expected `float`, got `str`",
         ),
         ("metrics.jsonl", b"", "ends at step None, the result at 2"),
         ("metrics.jsonl", b'{"step": 0, "loss": 1}\n', "metrics.jsonl: object missing required field `stage`"),
@@ -268,7 +269,7 @@ def test_metrics_with_a_half_written_last_line(run: Run):
 
 
 def test_damaged_checkpoints(tmp_path: Path):
-    """A checkpoint that is truncated, belongs to other sizes, or is later than the metrics is refused by name."""
+    """A checkpoint that is later than the metrics is refused by name. Foreign files beside it do not matter."""
     run = Run(tmp_path / "run")
     with run.locked():
         run.begin("train", {"n": 4})
@@ -280,7 +281,7 @@ def test_damaged_checkpoints(tmp_path: Path):
     (run.path / "metrics.jsonl").write_bytes(b"")
     with pytest.raises(InputError, match="is damaged: it has 0 bytes"):
         run.load_checkpoint(1)
-    (run.path / "checkpoint" / "notes.json").write_text("{}")  # not ours, and no checkpoint
+    (run.path / "checkpoint" / "notes.json").write_text("{}")  # a foreign file
     assert run.checkpoint_steps() == {1}
     shutil.rmtree(run.path)
     shutil.copytree(kept, run.path)
@@ -289,3 +290,30 @@ def test_damaged_checkpoints(tmp_path: Path):
     with pytest.raises(InputError, match="00000001.safetensors"):
         run.load_checkpoint(1)
     assert json.loads((run.path / "metrics.jsonl").read_text()) == {"step": 1}
+
+
+# Conditions of the form name=value
+
+
+@pytest.mark.parametrize(
+    ("found", "texts", "others"),
+    [
+        # Numbers match by their value, or as tables print them.
+        (20.0, ("20", "20.0", "2e1"), ()),
+        (20, ("20", "20.0", "2e1"), ("one",)),
+        (12.3456789, ("12.3456789", "12.3457"), ("12.345",)),
+        # Other values match as they are written.
+        ("log-icot", ("log-icot",), ()),
+        (True, ("True",), ("1",)),
+        (None, ("None",), ()),
+    ],
+)
+def test_values_of_conditions(found: object, texts: tuple[str, ...], others: tuple[str, ...]):
+    assert [text for text in (*texts, *others) if is_value(found, text)] == list(texts)
+
+
+def test_form_of_conditions():
+    assert condition("a=b=c") == ("a", "b=c")
+    for text in ("a", "=1", ""):
+        with pytest.raises(InputError, match="is not of the form name=value"):
+            condition(text)

@@ -1,9 +1,7 @@
-"""`internalize solve` and `predict`: folders, JSON, statuses, stopping, two processes; other curricula, masks, gates and grids."""
+"""`internalize solve` and `predict`: folders, JSON, statuses, interruption, two processes; other curricula, masks,
+gates and grids."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +33,7 @@ from internalize.parity.options import FixedGates, Mask, SolveOptions
 from internalize.parity.theory.prediction import Setting, predict
 from internalize.storage.runs import Run, list_runs
 from tests.asking import ask, call, refused
+from tests.processes import run_on_two_processes
 from tests.tiny import stop_solving
 
 SMALL = "solve --n 16 --k 8"
@@ -87,8 +86,9 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path):
     assert "of 3 seeds recovered every layer" in said.err
 
 
-def test_an_oracle_that_is_all_error_is_an_answer(tmp_path: Path):
-    """Large errors within the limit: `predict` says that no number of samples is enough, `solve` fails and says why."""
+def test_large_oracle_errors_are_answered(tmp_path: Path):
+    """With large errors within the limit `predict` says that no number of samples is enough, and `solve` fails and
+    says why."""
     asked = "--n 16 --k 8 --oracle random --oracle-error 1e6 --samples 500"
     found = ask(f"predict {asked}")
     assert (found["success_probability"], found["samples_50"]) == (0.0, None)
@@ -115,15 +115,11 @@ def test_damaged_checkpoints_and_results_of_a_solve_are_named(tmp_path: Path):
             solve_kept(options, run, resume=True)
 
 
-def test_torchrun_with_two_processes_is_one_process(tmp_path: Path):
-    """The real launcher: the first process keeps the folder and prints, and the weights are those of one process."""
+def test_two_processes_are_one(tmp_path: Path):
+    """Under the real launcher the first process keeps the folder and prints, and the weights are those of one process."""
     two, one = Run(tmp_path / "two"), Run(tmp_path / "one")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "internalize", "--"]
-    command += f"{SMALL} --threads 1 --json --out {two.path}".split()
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["exact_recovery"] is True
+    printed = run_on_two_processes(f"{SMALL} --threads 1 --json --out {two.path}".split())
+    assert json.loads(printed)["exact_recovery"] is True
     call(f"{SMALL} --threads 1 --out {one.path}")
     torch.testing.assert_close(two.weights(), one.weights(), rtol=0, atol=0)
 
@@ -138,7 +134,7 @@ def test_predict(tmp_path: Path):
 
 
 def test_the_first_stage_of_a_level_trains_it_and_the_others_are_idle():
-    """Each layer is the rounded step on the samples of its level's first stage, and nothing moves it afterwards."""
+    """Each layer is the rounded step on the samples of its level's first stage, and no later stage moves it."""
     options = SolveOptions(n=30, k=16, seed=2, curriculum="icot")
     result = solve(options)
     tree, setting, B = ParityTree.draw(30, 16, 2), setting_of(options), samples_of(options)
@@ -173,7 +169,7 @@ def test_without_a_chain_it_is_chance():
     assert abs(result.accuracy - 0.5) < 0.03
     assert "Proposition 1" in (result.reason or "")
     assert "the defaults (log-icot, level mask, paper gates, grid K" in (result.reason or "")
-    assert solve(SolveOptions(n=16, k=2, curriculum="none")).solved  # k = 2: there is no chain to be without
+    assert solve(SolveOptions(n=16, k=2, curriculum="none")).solved  # k = 2 has no chain
 
 
 # ---------------------------------------------------------------- masks, gates, rounding
@@ -227,7 +223,7 @@ def test_the_causal_mask_does_no_harm():
     W[0] = W[0].clone()
     W[0][17, 16] = 100.0  # a key that the first node does not see
     assert model.recovered(W, 0)
-    W[0][16, 17] = 100.0  # one that the second does, on its own level
+    W[0][16, 17] = 100.0  # a key of its own level, which the second node sees
     assert not model.recovered(W, 0)
 
 
@@ -237,13 +233,13 @@ def test_the_causal_mask_does_no_harm():
 def test_other_gates_fail_and_say_why(gates: FixedGates, why: str):
     for seed in range(2):
         result = solve(SolveOptions(n=16, k=8, gates=gates, seed=seed))
-        assert result.stages[0].recovered  # the first layer is not yet in any later one's way
+        assert result.stages[0].recovered  # the first layer is still recovered
         assert not result.exact_recovery
         assert result.accuracy < 0.7
         assert why in (result.reason or "")
     few = solve(SolveOptions(n=16, k=8, gates=gates, samples=50))
     assert few.failed_stage == 1
-    assert "the noise of B=50 samples" in (few.reason or "")  # not the gates', so early
+    assert "the noise of B=50 samples" in (few.reason or "")  # the samples fail before the gates do
 
 
 def test_without_rounding_nothing_is_exact():
@@ -254,10 +250,10 @@ def test_without_rounding_nothing_is_exact():
     kept: list[SolveState] = []
     solve(SolveOptions(n=16, k=4, grid="none"), on_stage=kept.append)
     assert torch.equal(kept[0].weights[0], kept[0].step)
-    assert not torch.equal(kept[1].weights[0], kept[0].weights[0])  # nothing freezes a layer
+    assert not torch.equal(kept[1].weights[0], kept[0].weights[0])  # without rounding every layer moves on
 
 
-def test_the_rate_of_explicit_cot_is_each_columns():
+def test_explicit_cot_has_a_rate_per_column():
     options = SolveOptions(n=16, k=8, curriculum="cot")
     model = CotModel(ParityTree.draw(16, 8, 0), setting_of(options), options)
     rates = model.rate(stages_of(options)[0]) / model.setting.amplitude
@@ -280,7 +276,8 @@ def test_the_rate_of_explicit_cot_is_each_columns():
     ids=str,
 )
 def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], stop: int):
-    """Ctrl-C after a stage: the finished stages are saved, and the resumed run ends with the same bits."""
+    """Ctrl-C after a stage saves the finished stages, and the resumed run is bit-for-bit identical to an
+    uninterrupted one."""
     options, run = SolveOptions(n=16, k=8, seed=4, samples=1000, **changes), Run(tmp_path / "run")
     with pytest.raises(cli.Interrupted):
         solve_kept(options, run, on_stage=stop_solving(stop), snapshots=True)

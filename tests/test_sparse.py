@@ -22,7 +22,8 @@ TREE = ParityTree.draw(20, 16, seed=2)
 @pytest.mark.parametrize("link", ["cosine", "quartic"])
 @pytest.mark.parametrize(("K", "noise"), [(1.0, 0.0), (6.0, 0.0), (20.0, 0.0), (6.0, 0.05), (6.0, 0.5)])
 def test_every_way_is_its_dense_model(K: float, noise: float, link: str):
-    """With weights that leave mass on every key, and no, few or many exceptional keys; in float64, to rounding."""
+    """In float64 they agree to rounding, for weights that leave mass on every key, with no, few or many exceptional
+    keys."""
     phi, like = get_link(link), torch.empty(0, dtype=torch.float64)
     bits = draw_bits(20, 3, 0, 70, dtype=torch.float64)
     W, C = recovered_weights(TREE, "level", K), recovered_weights(TREE, "cot", K)
@@ -44,7 +45,7 @@ def test_every_way_is_its_dense_model(K: float, noise: float, link: str):
 
 
 def test_columns_may_have_different_numbers_of_exceptions():
-    """None, one, six and, beyond what is sparse, seven."""
+    """Columns with none, one and six exceptions are sparse; seven are too many."""
     levels = ParityTree.draw(30, 8, 0).levels
     generator = torch.Generator().manual_seed(0)
     for counts, sparse in (([0, 1, 6, 2], True), ([0, 0, 0, 0], True), ([7, 0, 0, 0], False)):
@@ -60,7 +61,7 @@ def test_columns_may_have_different_numbers_of_exceptions():
 
 
 def test_of_runs(tmp_path: Path):
-    """A solved model is sparse and right; a trained one is dense; both answer as the models that were trained."""
+    """The weights of a solved run are sparse and give the right answers."""
     for curriculum in ("log-icot", "cot"):
         options, run = SolveOptions(n=12, k=8, curriculum=curriculum), Run(tmp_path / curriculum)
         assert solve_kept(options, run).solved

@@ -1,4 +1,4 @@
-"""What README and docs say in words is so in the stored results; their numbers are generated (tools/numbers.py)."""
+"""What README and docs say in words agrees with the stored results. Their numbers are generated (tools/numbers.py)."""
 
 import math
 import re
@@ -22,7 +22,8 @@ def test_commands_that_made_stored_results_are_on_a_page(path):
 
 
 def test_speed():
-    """Every goal is met, the further one of `solve` too; n = 4096 is solved in its time and memory on one thread.
+    """Every goal is met, also the further one of `solve`, and n = 4096 is solved in its time and memory on one
+    thread.
 
     The last doubling of n is steeper than the others, and all are flatter than the products.
     """
@@ -39,7 +40,7 @@ def test_speed():
 
 
 def test_reliability():
-    """Nothing was lost: in no kind of fault, and all families were tried."""
+    """Every family of faults was tried, and nothing was lost."""
     rows = stored("faults")["rows"]
     assert [row for row in rows if row["lost"] or row["survived"] != row["tried"]] == []
     assert {"kills", "writes", "together", "load"} <= {row["family"] for row in rows}
@@ -50,9 +51,11 @@ def test_reliability():
 
 @pytest.mark.parametrize(("n", "seeds", "part"), [(30, 20, 4), (128, 5, 6)])
 def test_curricula(n: int, seeds: int, part: int):
-    """None at chance, the others solved on every seed, ICoT as Log-ICoT under AdamW, at the slower rate too.
+    """No chain ends at chance, and the others solve every seed. Under AdamW ICoT costs as much as Log-ICoT, also at
+    the slower rate.
 
-    Under Algorithm 1 explicit CoT takes a part of the samples; with those of Log-ICoT ICoT is never solved at n = 128.
+    Under Algorithm 1 explicit CoT takes a part of the samples. With those of Log-ICoT, ICoT is never solved at n =
+    128.
     """
     cost = {row["method"]: row for row in _compared("curricula", "adamw", n=n)}
     assert cost["none"]["solved"] == 0
@@ -67,7 +70,8 @@ def test_curricula(n: int, seeds: int, part: int):
 
 
 def test_learned_parts():
-    """Gates are learned in six settings, on 18 of 20 seeds or more; each other simplification alone is solved on all."""
+    """Gates are learned in six settings, on at least 18 of 20 seeds. Each other simplification alone is solved on
+    all seeds."""
     for n in (30, 64):
         for mask in ("level", "causal"):
             (row,) = _compared("gates", n=n, what=f"gates=learned mask={mask}")
@@ -79,7 +83,8 @@ def test_learned_parts():
 
 
 def test_prediction():
-    """Inside of its interval from n = 16 on; at n = 8 more samples are needed. One row of all is beyond two standard errors."""
+    """From n = 16 on the prediction is inside the interval; at n = 8 more samples are needed. One row of all is
+    beyond two standard errors."""
     for place in stored("phase")["half"]:
         assert (place["low"] <= place["predicted"] <= place["high"]) is (place["n"] >= 16), place
         assert place["n"] >= 16 or place["low"] > place["predicted"]
@@ -88,7 +93,8 @@ def test_prediction():
 
 
 def test_captions_of_phase_diagrams():
-    """Curricula: all succeed but none, which does so at k = 2 alone. Multiples of K: always, from 3200 samples on."""
+    """All curricula succeed except none, which does at k = 2 alone. Multiples of K always succeed from 3200 samples
+    on."""
     for found in stored("phase-curricula")["rows"]:
         expected = found["curriculum"] != "none" or found["k"] == 2
         assert (found["successes"] == found["cells"]) is expected, found
@@ -103,7 +109,7 @@ def test_captions_of_phase_diagrams():
 
 @pytest.mark.parametrize("size", ["", "-30"])
 def test_two_sizes(size: str):
-    """Log-ICoT solves as many seeds at both; scattered replay and counts share ten."""
+    """Log-ICoT solves as many seeds at both sizes. Scattered replay and counts have ten seeds in common."""
     row = stored(f"lm-parity{size}")["rows"][0]
     other = stored("lm-parity")["rows"][0]
     assert (row["solved"], row["seeds"]) == (other["solved"], other["seeds"])
@@ -112,8 +118,8 @@ def test_two_sizes(size: str):
     assert found["ratio_seeds"] == 10
 
 
-def test_what_carries_over_is_what_the_certificates_say():
-    """States do on every model; attention, both statements, on one of five."""
+def test_statements_that_carry_over():
+    """The statements about states hold on every model, both about attention on one of five."""
     verdicts: dict[str, list[str]] = {}
     for row in stored("lm-certify")["rows"]:
         verdicts.setdefault(row["statement"], []).append(row["verdict"])
@@ -123,8 +129,9 @@ def test_what_carries_over_is_what_the_certificates_say():
     assert {len(own) for own in verdicts.values()} == {5}
 
 
-def test_layers_at_which_steps_are_read_as_the_descriptions_of_figures_say():
-    """The lowest at which a probe is right in 99 % of the questions: level 1, level 2 and the answer; partial products, answer."""
+def test_layers_at_which_steps_are_read():
+    """The lowest layers at which a probe is right in 99 % of the questions: of level 1, level 2 and the answer; of
+    partial products and the answer."""
 
     def lowest(name: str, **values: object) -> set[int]:
         rows = [r for r in stored(name)["rows"] if r["probe"] >= 0.99 and values.items() <= r.items()]
@@ -134,16 +141,16 @@ def test_layers_at_which_steps_are_read_as_the_descriptions_of_figures_say():
     assert [lowest("lm-probe-multiply", step=step) for step in (1, 2, 3)] == [{3}, {3}, {4}]
 
 
-def test_runs_end_at_chance_only_without_replay_and_loss_on_hidden_slots():
-    """And each has lost level 2, or never had it."""
+def test_runs_at_chance_have_neither_replay_nor_hidden_loss():
+    """Each run at chance has lost level 2 or never had it."""
     others = [row for row in stored("lm-stalls")["rows"] if row not in _stalled("all")]
     assert all(row["exact_match"] >= 0.99 and not row["account"]["missing"] for row in others)
     assert len(_stalled("lost")) + len(_stalled("faint")) == len(_stalled("chance"))
 
 
-def test_where_everything_at_once_stalled():
-    """With two layers to spare on no seed, with one on one that was solved, with none on two that were not, with a layer too few
-    on two, of which one was solved."""
+def test_where_hiding_all_at_once_stalled():
+    """With two layers to spare no seed stalls; with one, one seed, which is solved; with none, two, which are not;
+    with a layer too few, two, one of them solved."""
     assert [(run["layers"], run["seed"]) for run in runs_that_went_back()] == [(3, 0), (3, 2), (4, 1), (4, 3), (5, 3)]
     rows = {layers: _of_method("lm-depth-scattered", "adaptive", f"layers={layers}") for layers in (3, 4, 5)}
     wrong = {layers: [e["seed"] for e in row["each"] if e["exact_match"] < 0.99] for layers, row in rows.items()}
@@ -151,7 +158,7 @@ def test_where_everything_at_once_stalled():
 
 
 def test_adaptive_is_not_worse_than_linear():
-    """By 0.01 of exact match, wherever there are several seeds."""
+    """Wherever there are several seeds, adaptive is at most 0.01 of exact match worse."""
     several = {row["data"]: row["against_linear"] for row in not_worse() if row["against_linear"]["seeds"] > 1}
     assert len(several) == 5
     assert min(found["exact_match_low"] for found in several.values()) > -0.01
@@ -160,16 +167,13 @@ def test_adaptive_is_not_worse_than_linear():
 
 
 def test_three_digits():
-    """Both are ahead of linear on every seed, and none of linear's is solved; on seed 1 alone is Log-ICoT ahead of adaptive.
+    """Both methods are better than linear on every seed, and linear solves none. On seed 1 alone Log-ICoT is better
+    than adaptive.
 
-    The seeds of the tree are in order, and its first level takes all updates that a stage may have.
+    The seeds of the tree are in order, and its first level uses all updates that a stage may.
     """
-    for name, method in (
-        ("lm-multiply-3", "adaptive"),
-        ("lm-multiply-3", "log-icot"),
-        ("lm-multiply-tree", "log-icot"),
-    ):
-        assert min(_leads(name, method).values()) > 0
+    for name, methods in {"lm-multiply-3": ("adaptive", "log-icot"), "lm-multiply-tree": ("log-icot",)}.items():
+        assert all(min(_leads(name, method).values()) > 0 for method in methods)
     assert _of_method("lm-multiply-3", "icot")["solved"] == 0
     log, adaptive = (_right("lm-multiply-3", method) for method in ("log-icot", "adaptive"))
     assert {seed: log[seed] > adaptive[seed] for seed in log} == {0: False, 1: True, 2: False}

@@ -1,4 +1,5 @@
-"""cluster.py: a sweep on a Ray cluster of two nodes, with the rows of local processes; skipped where Ray is not installed."""
+"""cluster.py: a sweep on a Ray cluster of two nodes has the rows of local processes. Skipped where Ray is not
+installed."""
 
 import os
 import signal
@@ -23,7 +24,7 @@ from tests.test_sweep import GRID, TRAINED, rows, run
 
 @pytest.fixture(scope="module")
 def address() -> Any:
-    """Two nodes on this machine, one CPU each."""
+    """Start two nodes on this machine, with one CPU each."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
@@ -62,7 +63,7 @@ def test_interrupted_and_resumed(tmp_path: Path, address: str):
     assert sweep(parse_grid("solve", GRID).settings, range(3), tmp_path, on_ray, resume=True)["done"] == 12
 
 
-def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'internalize\[ray\]'"):
         cluster.load_ray()
@@ -71,7 +72,7 @@ def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:one", "127.0.0.1:99999"])
-def test_nobody_at_the_address(tmp_path: Path, address: str):
+def test_no_cluster_at_the_address(tmp_path: Path, address: str):
     pytest.importorskip("ray")
     words = f"address={address!r} is not a Ray cluster that can be reached"
     refused(f"sweep solve --on ray --address {address} --out {tmp_path / 'new'}", words)
@@ -79,7 +80,7 @@ def test_nobody_at_the_address(tmp_path: Path, address: str):
 
 
 def test_a_port_that_is_not_ray_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Something takes the connection and never answers: Ray itself would wait for minutes."""
+    """Something accepts the connection and never answers. Ray itself would wait for minutes."""
     pytest.importorskip("ray")
     monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 4.0)
     with socket.create_server(("", 0)) as server:

@@ -1,4 +1,4 @@
-"""parity/task: trees and stages; samples that are the same in any portion; traces that multiply up."""
+"""parity/task: trees and stages; samples are the same in any portions; traces are products."""
 
 from itertools import pairwise
 
@@ -44,7 +44,7 @@ def test_paper_sizes():
 
 @given(trees(max_k=32))
 def test_family(tree: ParityTree):
-    """Parents and children are inverse, children are one level down, and every leaf is reached once."""
+    """Parents and children are inverse, children are one level below, and every leaf is reached once."""
     below: dict[int, list[int]] = {j: [j] for j in range(tree.n)}
     for m in range(tree.n, tree.T):
         first, second = tree.children(m)
@@ -100,7 +100,7 @@ def test_mistakes_are_named(make, words: str):
 
 
 def test_stream_is_pinned():
-    """Bits of today are the bits of every later version: published results depend on them."""
+    """The bits never change between versions, because published results depend on them."""
     assert [hex(w) for w in words(0, "train", 0, 2)] == ["0xd037f8c3f9a1d176", "0xc057419b4c210765"]
     drawn = draw_bits(8, seed=7, start=3, count=2)
     assert drawn.tolist() == [[1, 1, -1, 1, -1, 1, -1, 1], [1, 1, 1, -1, 1, 1, -1, 1]]

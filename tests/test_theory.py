@@ -1,6 +1,6 @@
 """parity/theory: exact moments against all 2^n inputs, a second derivation and drawn samples; the model of success.
 
-Whether its probabilities are right is measured in test_algorithm.py, on the algorithm itself.
+test_algorithm.py measures on the algorithm itself whether the probabilities are right.
 """
 
 import itertools
@@ -37,7 +37,6 @@ from internalize.parity.theory.population import (
     KeyClass,
     _characteristic,
     _laws,
-    key_classes,
     population,
     stage_gradient,
 )
@@ -56,7 +55,7 @@ SMALL = [(n, k) for n in range(2, 13) for k in (2, 4, 8) if k <= n]
 
 
 def class_of(tree: ParityTree, j: int, m: int) -> tuple[str, int]:
-    """Kind and level of key j for node m, by walking up the tree from j."""
+    """Return kind and level of key j for node m, by walking up the tree from j."""
     level, above = tree.levels.level_of(j), tree.parent(j)
     if j < tree.n and j not in tree.secret:
         return "irrelevant", 0
@@ -70,7 +69,7 @@ def class_of(tree: ParityTree, j: int, m: int) -> tuple[str, int]:
 
 
 def members(tree: ParityTree, stage: int, key: KeyClass, columns: int | None = None) -> list[tuple[int, int]]:
-    """Entries (j, column) of a class in the stage's layer, in its first columns or in all."""
+    """Return the entries (j, column) of a class in the stage's layer, in its first columns or in all."""
     nodes = tree.levels.nodes(stage + 1)[:columns]
     keys = range(tree.levels.level_end[stage])
     return [
@@ -79,10 +78,11 @@ def members(tree: ParityTree, stage: int, key: KeyClass, columns: int | None = N
 
 
 def one_sample_gradients(tree: ParityTree, stage: int, link: Link, bits: Tensor) -> Tensor:
-    """Gradient of the stage's loss in its own layer, for each sample alone, by autograd through the model.
+    """Return the gradient of the stage's loss in its own layer for each sample alone, by autograd through the
+    model.
 
-    The layers below attend to their children alone (a logit of 1000 leaves exactly nothing to the rest), so the hidden
-    states are the true values; each sample is a run of its own.
+    The layers below attend to their children alone (a logit of 1000 leaves exactly 0 for the rest), so the hidden
+    states are the true values. Each sample is a run of its own.
     """
     model = LevelTransformer(tree.n, tree.k, link, runs=(len(bits),), dtype=torch.float64)
     recovered = recovered_weights(tree, "level", 1000.0)
@@ -122,7 +122,7 @@ def test_every_input_of_a_small_problem(n: int, k: int, link: Link):
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
 def test_shared_part_is_the_mean_over_both_labels(link: Link):
-    """Half of the gradients for labels b_m and −b_m is the part without the label: its variance, by enumeration."""
+    """The mean of the gradients for labels b_m and −b_m is the part without the label. Its variance is enumerated."""
     tree = ParityTree(9, (0, 2, 3, 4, 5, 6, 7, 8))
     sequence = add_trace(tree, all_inputs(9))
     for stage, exact in enumerate(population(tree.levels, link)):
@@ -137,7 +137,8 @@ def test_shared_part_is_the_mean_over_both_labels(link: Link):
 
 @pytest.mark.parametrize(("n", "k"), [*SMALL, (30, 16), (64, 64), (100, 2), (129, 64), (1024, 256)])
 def test_laws_by_polynomials(n: int, k: int):
-    """A second derivation, without Fourier sums: a bit's law is (x + 1)/2, x counting the +1, and (x − 1)/2 times its value."""
+    """A second derivation, without Fourier sums: a bit's law is (x + 1)/2, where x counts the +1, and (x − 1)/2
+    times its value."""
     levels, even, odd = Levels(n, k), Polynomial([0.5, 0.5]), Polynomial([-0.5, 0.5])
     for stage in range(levels.L):
         one, m, by_class = _characteristic(levels, stage, cast(Any, even), cast(Any, odd))
@@ -180,7 +181,7 @@ def test_stage_one_by_hand():
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
 def test_a_column_of_the_gradient_sums_to_zero(link: Link):
-    """Softmax ignores a shift, so what the children gain the others lose; exactly in expectation."""
+    """Softmax ignores a shift, so in expectation the others lose exactly what the children gain."""
     for n, k in [(7, 4), (30, 16), (200, 128)]:
         for exact in population(Levels(n, k), link):
             counts = np.array([key.count for key in exact.classes])
@@ -189,31 +190,11 @@ def test_a_column_of_the_gradient_sums_to_zero(link: Link):
 
 
 def test_signal_and_noise_tend_to_their_limits():
-    """Signal to 1 and variance at the paper's rate to 2M, from one side, at the rate 1/n."""
+    """The signal tends to 1 from one side, and the variance at the paper's rate to 2M, both at the rate 1/n."""
     gaps = [1 - stage_gradient(Levels(n, n // 2), 1).signal for n in (64, 256, 1024)]
     assert all(0 < b < 0.3 * a for a, b in itertools.pairwise(gaps))
     last = stage_gradient(Levels(4096, 2048), 3)
     assert last.noise**2 / (2 * last.keys) == pytest.approx(1, abs=0.01)
-
-
-def test_two_bits_have_no_signal():
-    """At n = k = 2 uniform attention is right already: every sample's gradient is 0, not only the mean."""
-    for link in LINKS:
-        exact = stage_gradient(Levels(2, 2), 0, link)
-        assert abs(exact.signal) < 1e-15
-        assert float(exact.variance[0]) < 1e-30
-        assert [key.kind for key in exact.classes] == ["child"]
-
-
-def test_classes_cover_the_keys():
-    levels = Levels(11, 8)
-    assert [(key.kind, key.level, key.count) for key in key_classes(levels, 1)] == [
-        ("child", 1, 2),
-        ("inside", 0, 4),
-        ("outside", 0, 4),
-        ("outside", 1, 2),
-        ("irrelevant", 0, 3),
-    ]
 
 
 # ---------------------------------------------------------------- the model of success
@@ -244,7 +225,8 @@ def test_success_grows_with_samples_and_samples_for_inverts_it(setting: Setting)
 
 
 def test_tied_children_against_simulation():
-    """P(both in an interval) for correlated pairs: 4 × 10^6 draws, within 4.5 standard errors; and the two extremes."""
+    """P(both in an interval) for correlated pairs agrees with 4 × 10^6 draws within 4.5 standard errors, and with
+    the two extremes."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 4_000_000, generator=generator, dtype=torch.float64)
     for correlation, low, high in [(0.0, -1, 2), (0.87, -2, 2), (0.87, -0.5, 0.2), (0.999, 1, 3), (-0.6, -1, 1)]:
@@ -258,7 +240,7 @@ def test_tied_children_against_simulation():
 
 
 def test_independent_limit_by_hand():
-    """With all covariances off and one column, the stage's success is a product of normal probabilities."""
+    """Without covariances and with one column, the success of the stage is a product of normal probabilities."""
     setting = Setting(20, 2)
     gradient = setting.gradients[0]
     B = 3000
@@ -271,13 +253,13 @@ def test_independent_limit_by_hand():
 
     others = below((0.5 + scale * gradient.mean[1]) / deviation[1]) ** 18
     one_child = 1 - 2 * below(-0.5 / deviation[0])
-    # Siblings are between independent and equal, skewness is a small correction: the truth is close to both.
+    # Siblings are between independent and equal, and skewness is a small correction, so both bounds are close.
     assert one_child**2 * others < math.exp(setting.log_success(B)) + 0.01
     assert math.exp(setting.log_success(B)) < one_child * others + 0.01
 
 
 def test_the_law_of_samples():
-    """B*(n)/(n ln n) grows to 32(1 + k/n) and no further: logarithmically slow, so the check is of the trend."""
+    """B*(n)/(n ln n) grows to 32(1 + k/n), but logarithmically slowly, so only the trend is checked."""
     sizes = (64, 256, 1024, 4096, 16384)
     ratios = [(Setting(n, n // 2).samples_for(0.5) or math.inf) / (n * math.log(n)) for n in sizes]
     assert all(a < b < limit_factor(0.5) == 48 for a, b in itertools.pairwise(ratios))
@@ -286,7 +268,8 @@ def test_the_law_of_samples():
 
 
 def test_the_dominant_stage_has_the_limits_threshold():
-    """At B = 8 M u² a non-child's threshold is u standard deviations away, to O(1/n): the derivation's one ingredient."""
+    """At B = 8 M u² the threshold of a non-child is u standard deviations away, up to O(1/n). The derivation needs
+    only this."""
     for gradient in Setting(4096, 2048).gradients:
         B = 8 * gradient.keys * 5.0**2
         deviation = gradient.paper_rate * np.sqrt(gradient.variance[1:] / B)
@@ -315,20 +298,16 @@ def test_what_no_number_of_samples_can_do():
     assert impossible(Setting(30, 16)) is None
 
 
-def test_small_amplitudes_are_told_what_the_prediction_leaves_out():
+def test_the_prediction_notes_what_it_leaves_out():
     found = predict(Setting(30, 16, K=4.0), samples=8038).to_json()
     assert found["success_probability"] > 0.99
     assert "K=4 is below the default" in found["note"]
-    for setting in (
-        Setting(30, 16),
-        Setting(30, 16, K=20.0),
-        Setting(8, 2, K=1.0),
-    ):  # of one level nothing is trained on
+    for setting in (Setting(30, 16), Setting(30, 16, K=20.0), Setting(8, 2, K=1.0)):  # k = 2 has a single layer
         assert "note" not in predict(setting).to_json()
 
 
 def test_two_bits_and_an_oracle():
-    """n = k = 2: there is nothing to learn, and an error must not tell the two apart."""
+    """At n = k = 2 there is nothing to learn, and an error must not separate the two bits."""
     assert predict(Setting(2, 2), samples=1).success_probability == 1.0
     for error, chance in ((0.01, 1.0), (10.0, 0.0)):
         aimed = Setting(2, 2, oracle="adversarial", oracle_error=error)
@@ -352,7 +331,8 @@ def test_choices_are_checked_in_python_as_well(wrong: Any):
 
 
 def test_adversarial_error_costs_its_size_in_margin():
-    """At infinite B the largest tolerated adversarial error is c·s/M² of the worst stage: half of K at the calibrated rate."""
+    """At infinite B the largest tolerated adversarial error is c·s/M² of the worst stage: half of K at the
+    calibrated rate."""
     base = Setting(32, 16)
     largest = min(0.5 / rate for rate in base.unit_rates)
     for factor, tolerated in [(0.99, True), (1.01, False)]:
@@ -361,7 +341,7 @@ def test_adversarial_error_costs_its_size_in_margin():
 
 
 def test_theorems_constants():
-    """By brute force over n = 10^x: the ceiling exceeds ln n everywhere beyond the stated n, and not just before it."""
+    """By brute force over n = 10^x the ceiling exceeds ln n everywhere beyond the stated n, and not just before it."""
     for epsilon in (0.5, 1.0, 2.0, 5.0):
         end = theorem_log10_n(epsilon)
         assert math.ceil(math.exp(epsilon / 16 * (end - 1e-9) * math.log(10))) <= (end - 1e-9) * math.log(10)
@@ -383,7 +363,7 @@ def test_constants_of_the_links():
 @pytest.mark.parametrize("grid", ["1", "K"])
 @pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16), (256, 128)])
 def test_default_amplitude_is_the_least(n: int, k: int, grid: Grid):
-    """One less breaks one of the two conditions, at several sizes and on both grids."""
+    """One less violates one of the two conditions, at several sizes and on both grids."""
     setting, levels = Setting(n, k, grid=grid), Levels(n, k)
 
     def holds(K: float) -> bool:

@@ -1,4 +1,4 @@
-"""The model three times: literal, block and level form are one function, with one gradient, by autograd and by hand."""
+"""Three forms of the model, literal, block and level, are one function with one gradient, by autograd and by hand."""
 
 import math
 from dataclasses import replace
@@ -59,7 +59,7 @@ def random_level_model(tree: ParityTree, link: Link, seed: int) -> LevelTransfor
 
 
 def leaves(model: LevelTransformer) -> list[Tensor]:
-    """Leaves of the literal model: the level form's weights in T × T matrices."""
+    """Return leaves of the literal model: the level form's weights in T × T matrices."""
     return [W.detach().requires_grad_() for W in full_weights(model.parameters(), model.levels)]
 
 
@@ -70,7 +70,7 @@ def sample(tree: ParityTree, seed: int, count: int = 5) -> Tensor:
 @settings(max_examples=40)
 @given(trees(), links, methods, seeds)
 def test_three_forms_agree(tree: ParityTree, link: Link, method, seed: int):
-    """Outputs at every stage and gradients of every layer, to 1e-12, with random weights."""
+    """Outputs at every stage and gradients of every layer agree to 1e-12, with random weights."""
     level = random_level_model(tree, link, seed)
     block = BlockTransformer(tree.n, tree.k, link=link, dtype=torch.float64)
     set_weights(block, full_weights(level.parameters(), tree.levels))
@@ -95,14 +95,14 @@ def test_three_forms_agree(tree: ParityTree, link: Link, method, seed: int):
             assert full is not None
             assert full.isfinite().all()
             columns = full[:keys, nodes.start : nodes.stop]
-            if layer >= stage.layers:  # layers above the readout get no gradient at all: None, not zero
+            if layer >= stage.layers:  # layers above the readout have the gradient None, not 0
                 assert level_grad is None
                 assert block_grad is None
                 assert not full.any()
             else:
                 close(level_grad, columns)
                 close(block_grad, full)
-                assert full.abs().sum() - columns.abs().sum() <= 1e-12  # nothing outside the level's block
+                assert full.abs().sum() - columns.abs().sum() <= 1e-12  # 0 outside the level's block
 
 
 @pytest.mark.parametrize("gates", ["paper", "ones", "cot", "drawn", "function of the states"])
@@ -132,7 +132,7 @@ def test_block_form_is_literal_for_any_mask_and_gates(gates, tree: ParityTree, l
 
 @given(trees(), links, st.integers(1, 3), seeds)
 def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int):
-    """A leading dimension of runs computes what each run computes alone, with shared data and with its own."""
+    """With a leading dimension of runs each run computes what it computes alone, with shared data and with its own."""
     together = randomized(LevelTransformer(tree.n, tree.k, link, runs=(runs,), dtype=torch.float64), seed)
     own = torch.stack([sample(tree, run) for run in range(runs)])
     for data in (own, own[0]):
@@ -147,7 +147,8 @@ def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int
 @settings(max_examples=30)
 @given(trees(), links, seeds)
 def test_lemma_and_corollary(tree: ParityTree, link: Link, seed: int):
-    """Gated connection propagation and frozen derivatives hold in the certificates' world, whose stream is the literal one."""
+    """Gated connection propagation and frozen derivatives hold in the certificates' world, whose stream is the
+    literal model's."""
     weights = random_level_model(tree, link, seed).parameters()
     world, D = World.of_weights(tree, list(weights), link, seed), sample(tree, seed)
     for X, blocks in zip(LiteralTransformer(tree.levels, link).streams(world.full(), D), world.streams(D), strict=True):
@@ -158,7 +159,7 @@ def test_lemma_and_corollary(tree: ParityTree, link: Link, seed: int):
 @settings(max_examples=30)
 @given(trees(), links, seeds)
 def test_cot_model(tree: ParityTree, link: Link, seed: int):
-    """One layer with gate 1 on the nodes, as the literal model has it; generation by node and by level agree."""
+    """One layer with gate 1 on the nodes equals the literal model, and generation by node and by level agree."""
     model = randomized(CoTTransformer(tree.n, tree.k, link, dtype=torch.float64), seed)
     gates = torch.zeros(1, tree.T, dtype=torch.float64)
     gates[:, tree.n :] = 1.0
@@ -180,7 +181,7 @@ def test_cot_model(tree: ParityTree, link: Link, seed: int):
 
 @given(trees(max_k=16))
 def test_children_give_the_parity(tree: ParityTree):
-    """Weights on the true children compute every node, hidden in one pass and written out in k − 1."""
+    """Weights on the true children compute every node, hidden in one pass and written in k − 1."""
     hidden = LevelTransformer(tree.n, tree.k, dtype=torch.float64)
     written = CoTTransformer(tree.n, tree.k, dtype=torch.float64)
     set_weights(hidden, recovered_weights(tree, "level", 60.0))
@@ -197,7 +198,7 @@ def test_children_give_the_parity(tree: ParityTree):
 
 
 def test_nothing_is_nan_at_the_smallest_size():
-    """n = k = 2: the first position has no key, and neither values nor gradients notice."""
+    """At n = k = 2 the first position has no key, but values and gradients are finite."""
     tree = ParityTree(2, (0, 1))
     D = sample(tree, 0)
     for model in (LevelTransformer(2, 2), BlockTransformer(2, 2, "causal", "ones"), CoTTransformer(2, 2)):
@@ -209,7 +210,7 @@ def test_nothing_is_nan_at_the_smallest_size():
 
 
 def test_gates_are_part_of_the_module():
-    """Named gates follow the module to another dtype; learned ones are among its parameters and get a gradient."""
+    """Named gates follow the module to another dtype. Learned gates are parameters and get a gradient."""
     named = BlockTransformer(6, 4).to(torch.float64)
     assert isinstance(named.gates, Tensor)
     assert named.gates.dtype == torch.float64
@@ -248,7 +249,8 @@ def test_mistakes_are_named(make, words: str):
 @pytest.mark.parametrize("link", ["cosine", "quartic"])
 @pytest.mark.parametrize("method", ["log-icot", "icot", "none"])
 def test_by_hand_as_by_autograd(method: Method, link: str):
-    """Every stage, also those that supervise a part of a level; other batches in between leave nothing behind."""
+    """Gradients agree at every stage, also where a part of a level is supervised, and other batches in between
+    change nothing."""
     trees = [ParityTree.draw(10, 8, seed) for seed in range(3)]
     model = randomized(LevelTransformer(10, 8, get_link(link), (3,), torch.float64))
     by_hand = LevelGradients(model)
@@ -263,14 +265,14 @@ def test_by_hand_as_by_autograd(method: Method, link: str):
         torch.testing.assert_close(losses, expected.detach(), rtol=0, atol=1e-14)
         for layer, w in enumerate(model.parameters()):
             if layer >= stage.layers:
-                assert found[layer] is None  # None, not zero: AdamW skips the layer
+                assert found[layer] is None  # None, not 0, so that AdamW skips the layer
                 assert w.grad is None
             else:
                 torch.testing.assert_close(found[layer], w.grad, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("link", [COSINE, QUARTIC])
-def test_definition(link: Link):
+def test_links_satisfy_their_definition(link: Link):
     assert link_faults(link) == []
     assert get_link(link.name) is link
     a, b = torch.tensor([1.0, 1, -1, -1]), torch.tensor([1.0, -1, 1, -1])
@@ -299,8 +301,8 @@ def test_every_broken_condition_is_named(change: dict, fault: str):
         add_link(broken)
 
 
-def test_a_user_adds_one():
-    """A link that is neither of ours: the cosine bent by a term that vanishes with its slope at 0 and ±1."""
+def test_a_user_adds_a_link():
+    """A third link: the cosine plus a term that vanishes with its slope at 0 and ±1."""
     bent = Link(
         name="bent",
         phi=lambda t: -torch.cos(torch.pi * t) + 0.05 * torch.sin(torch.pi * t) ** 4,
