@@ -33,8 +33,7 @@ def command_lines(markdown: str) -> list[str]:
 
 
 def commands(markdown: str, program: str = "internalize") -> list[tuple[list[str], int]]:
-    """Return the words after the program's name of every line that begins with it, and the exit status that its
-    comment states."""
+    """Return the words of every line that begins with the program's name, and the status that its comment states."""
     found: list[tuple[list[str], int]] = []
     for line in command_lines(markdown):
         if line.startswith(f"{program} "):

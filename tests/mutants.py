@@ -71,8 +71,7 @@ def swapped_children(world: World, W: list[Tensor]) -> None:
 
 
 def with_logits(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Mutate:
-    """Return a mutation that changes two logits of the first node: of a child, and of an input bit that no node
-    depends on."""
+    """Return a mutation of two logits of the first node: of a child, and of a bit that no node depends on."""
 
     def mutate(world: World, W: list[Tensor]) -> None:
         stranger = next(j for j in range(world.tree.n) if j not in world.tree.secret)

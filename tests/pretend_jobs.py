@@ -17,8 +17,7 @@ from internalize.parallel.pool import ReportProgress
 
 @dataclass(frozen=True)
 class Pretend:
-    """A job that acts by its number: 1 is killed, 2 is refused, 3 runs until it is stopped, 11 crashes, all others
-    finish."""
+    """A job that acts by its number: 1 is killed, 2 is refused, 3 waits to be stopped, 11 crashes, others finish."""
 
     number: int
     out: Path

@@ -1,5 +1,4 @@
-"""Algorithm 1 (solve.py, streaming.py) recovers every layer, keeps trained layers fixed, fails as predicted and
-says why."""
+"""Algorithm 1 recovers every layer, keeps trained layers fixed, fails as predicted and says why."""
 
 import math
 from dataclasses import replace
@@ -67,8 +66,7 @@ def test_other_settings_recover_too(options: SolveOptions):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
 def test_the_smallest_problems(n: int):
-    """Every n from 2 to 8 is solved, also where non-children end at −K or on a rounding boundary (n = 6), and where
-    two bits leave nothing to learn."""
+    """All are solved, also with non-children at −K or a rounding boundary (n = 6). Two bits leave nothing to learn."""
     for k in (2, 4, 8):
         if k <= n:
             results = [solve(SolveOptions(n=n, k=k, seed=seed, test_samples=100)) for seed in range(5)]
@@ -79,8 +77,7 @@ def test_the_smallest_problems(n: int):
 
 @pytest.mark.parametrize("curriculum", ["log-icot", "icot"])
 def test_memory_and_precision_do_not_change_the_weights(curriculum: Method):
-    """Chunks of 1 000, of 7 777 or none, float32 (which counts bits) and float64 (which multiplies) give the same
-    weights."""
+    """Chunks of any size, float32 (which counts bits) and float64 (which multiplies) give the same weights."""
     options = SolveOptions(n=64, k=16, seed=3, curriculum=curriculum, test_samples=500)
     whole = solve(options)
     assert whole.exact_recovery
@@ -195,8 +192,9 @@ def test_bounds_of_the_gradients_of_trained_layers(link: Link, K: float):
     ],
 )
 def test_computing_everything_changes_nothing(options: SolveOptions):
-    """`needed` skips only gradients that a bound proves idle. Failed stages and small K, where layers do move, are
-    computed."""
+    """`needed` skips gradients that are proved idle, and computes those of failed stages and of small K, where
+    layers move.
+    """
     needed, everything = solve(options), solve(replace(options, update="all"))
     torch.testing.assert_close(needed.weights, everything.weights, rtol=0, atol=0)
     assert needed.idle_stages == everything.idle_stages
@@ -252,8 +250,7 @@ def success_rate(options: SolveOptions, seeds: range) -> float:
     ids=lambda of: f"{of.n}-{of.k}-{of.link}-{of.grid}-{of.rate}" if isinstance(of, SolveOptions) else str(of),
 )
 def test_half_of_the_runs_succeed_where_predicted(options: SolveOptions, seeds: int):
-    """At the predicted 50 % the measured share is within 3.5 binomial standard errors (±0.2 at 80 seeds). Nothing
-    is fitted."""
+    """The share is 50 % within 3.5 binomial standard errors (±0.2 at 80 seeds). Nothing is fitted."""
     samples = setting_of(options).samples_for(0.5)
     assert abs(success_rate(replace(options, samples=samples), range(seeds)) - 0.5) < 3.5 * 0.5 / math.sqrt(seeds)
 

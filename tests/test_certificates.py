@@ -1,5 +1,4 @@
-"""Certificates on sound models, against second derivations of what they measure, and on models to which they do not
-apply."""
+"""Certificates on sound models, second derivations of what they measure, and models to which they do not apply."""
 
 import itertools
 import json

@@ -1,5 +1,4 @@
-"""Liar tests: for each certificate a broken model turns its verdict, and every mutant is caught by the certificate
-named for it."""
+"""Liar tests: a broken model turns the verdict of each certificate, and every mutant is caught by its certificate."""
 
 from dataclasses import dataclass, replace
 from functools import cache

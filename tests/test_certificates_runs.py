@@ -1,5 +1,4 @@
-"""Certificates of models that depart from the paper's, from solve or from a folder, and the command `internalize
-certify`."""
+"""Certificates of models that depart from the paper's, from solve or a folder, and `internalize certify`."""
 
 import json
 from pathlib import Path
@@ -119,8 +118,7 @@ EXPECTED = [
 
 @pytest.mark.parametrize(("changes", "violated"), EXPECTED, ids=[str(changes) for changes, _ in EXPECTED])
 def test_every_certificate_on_departures_of_algorithm_1(tmp_path: Path, changes: dict, violated: set[str] | None):
-    """A model made here and one read from its folder have the same verdicts. Curricula other than the paper's are
-    judged only by what applies."""
+    """A model and its folder have the same verdicts. Other curricula are judged only by what applies to them."""
     options, run = SolveOptions(n=16, k=8, **changes), Run(tmp_path / "run")
     found = certify(World.of_solve(options), QUICK)
     assert violated is None or verdicts(found, "violated") == violated
@@ -170,8 +168,7 @@ def asked(words: str, status: int = 0) -> dict[str, str]:
 
 
 def test_all_statements_on_the_worked_example(tmp_path: Path):
-    """On n = 8, k = 4 with all inputs every statement has a verdict, none is violated, and the record has the
-    contract's keys."""
+    """On n = 8, k = 4 every statement has a verdict, none is violated, and the record has the contract's keys."""
     found = asked(f"--n 8 --k 4 --out {tmp_path / 'kept'}")
     assert found.keys() == STATEMENTS.keys()
     assert "violated" not in found.values()

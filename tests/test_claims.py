@@ -50,8 +50,7 @@ def lines(*values: tuple[int, int, float]) -> list[dict[str, Any]]:
     ],
 )
 def test_spikes(metrics: list[dict[str, Any]], found: list[tuple[object, ...]]):
-    """Each spike has its stage, step, loss before and at the switch, steps to return, highest loss after that, and
-    whether it rises and returns."""
+    """Each spike has the attributes in `names`, in this order."""
     names = ("stage", "step", "before", "height", "steps_to_return", "highest_after", "rises", "returns")
     assert [tuple(getattr(spike, name) for name in names) for spike in spikes(metrics)] == found
 
@@ -97,8 +96,7 @@ def test_one_seed_that_missed_one_sample_turns_accuracy(runs, tmp_path):
 
 @pytest.mark.parametrize("fault", ["attention", "no spike", "no return"])
 def test_one_seed_that_departs_turns_its_claim(runs, tmp_path, fault):
-    """Attention elsewhere, a switch without a spike, or a spike without a return on one seed fails exactly its
-    claim."""
+    """Attention elsewhere, no spike, or a spike without return on one seed fails exactly its claim."""
     doctored = copies(runs, tmp_path)
     metrics = doctored[2].metrics()
     begin = next(place for place, line in enumerate(metrics) if line["stage"] == 2)

@@ -1,5 +1,4 @@
-"""`compare`: the curricula under both optimizers, interrupted and resumed; the rows agree with the runs that they
-name."""
+"""`compare`: the curricula under both optimizers, interrupted and resumed, with rows that agree with their runs."""
 
 import json
 import math

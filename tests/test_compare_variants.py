@@ -1,5 +1,4 @@
-"""`compare --study ablations`, `gates` and `simplifications`: rows that agree with their runs, certificates that
-explain them."""
+"""`compare --study ablations`, `gates` and `simplifications`: rows that agree with their runs and certificates."""
 
 import json
 from dataclasses import replace
@@ -78,8 +77,7 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_certificates_are_of_the_run_in_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With another first seed the run of that seed is judged. Without a control no run is. A run that has lost the
-    weights of a stage is refused."""
+    """The run of the first seed is judged; without a control none is; one without the weights of a stage is refused."""
     monkeypatch.setitem(
         ablations.VARIANTS, "ablations", (Variant("algorithm-1", {}), Variant("algorithm-1", {"gates": "ones"}))
     )
@@ -122,8 +120,9 @@ def test_unknown_variants_are_refused(tmp_path: Path):
 
 
 def test_scale_of_answers():
-    """The scale is 1 for the paper's streams and for a network that equals φ at 0 and ±1, and 0 for a layer whose
-    output is not read."""
+    """The scale is 1 for the paper's streams and networks that equal φ at 0 and ±1, and 0 for a layer that is not
+    read.
+    """
     model = RelaxedTransformer(ParityModelOptions(n=8, k=4, output="streams"), [0], torch.float64)
     weights = {name: weight.detach()[0] for name, weight in model.named_weights().items()}
     assert answer_scale(weights) == pytest.approx([1, 1])

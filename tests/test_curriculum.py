@@ -18,15 +18,13 @@ def counts(curriculum: Curriculum, length: int) -> list[int]:
 
 
 def tree_levels(k: int) -> list[int]:
-    """Return the levels of the k − 2 steps of k-parity's chain: k/2 nodes of level 1, k/4 of level 2, …, 2 below
-    the root."""
+    """Return the levels of the k − 2 steps of k-parity's chain: k/2 nodes of level 1, k/4 of level 2, …."""
     return [level for level in range(1, k.bit_length() - 1) for _ in range(k >> level)]
 
 
 @pytest.mark.parametrize("k", [2**i for i in range(1, 11)])
 def test_complete_tree(k: int):
-    """Log-ICoT has log2 k stages by levels and by halving, icot has k − 1, and icot at the ends of the levels is
-    Log-ICoT."""
+    """Log-ICoT has log2 k stages by levels and by halving, icot has k − 1, and at the ends of the levels they agree."""
     by_levels = Curriculum("log-icot").stages(k - 1, tree_levels(k))
     assert len(by_levels) == k.bit_length() - 1
     assert Curriculum("log-icot").stages(k - 1) == by_levels

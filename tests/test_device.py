@@ -30,8 +30,7 @@ META = torch.empty(0, device="meta")
 
 
 class OneDevice(TorchDispatchMode):
-    """A mode that refuses operations on tensors of two devices. Like a GPU it allows copies, and numbers that are
-    CPU tensors."""
+    """A mode that refuses operations on tensors of two devices, but allows copies and CPU numbers, as a GPU does."""
 
     copies = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 

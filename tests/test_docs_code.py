@@ -1,5 +1,4 @@
-"""README and docs: the Python runs as printed, the commands exist, those of the tutorial are run, and what a page
-names exists."""
+"""README and docs: Python runs as printed, commands exist, the tutorial's are run, and what a page names exists."""
 
 import re
 from pathlib import Path

@@ -16,8 +16,7 @@ from tests.faults.line_strategies import commands
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site as `make docs` does: a broken link or anchor, a missing name or a page outside of the
-    navigation fails."""
+    """Build the site as `make docs` does: broken links and anchors, missing names and unlisted pages fail."""
     pytest.importorskip("mkdocs")
     out = tmp_path_factory.mktemp("docs") / "site"
     built = subprocess.run(

@@ -81,8 +81,9 @@ def test_one_ahead_keeps_the_order(threads: int):
     ],
 )
 def test_no_compiler_is_no_error(compiler: str, said: str | None, monkeypatch: pytest.MonkeyPatch):
-    """Whatever is wrong with the compiler, numpy does the work. A warning says so once, unless no compiler was
-    chosen."""
+    """Whatever is wrong with the compiler, numpy does the work and one warning says so, unless no compiler was
+    chosen.
+    """
     monkeypatch.setenv("CC", compiler)
     if "timed out" in (said or ""):
         monkeypatch.setattr(native, "COMPILER_SECONDS", 0.3)

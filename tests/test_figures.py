@@ -207,8 +207,7 @@ def test_sizes_that_do_not_fit_are_refused():
 
 
 def test_files_are_whole_and_nothing_is_clipped(runs, tmp_path):
-    """Every drawing is saved as whole SVG and PDF files, has its texts, and fits its frame. test_report.py tests
-    that files are reproducible."""
+    """Every drawing is saved as whole SVG and PDF files, has its texts, and fits its frame."""
     for drawing in [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]:
         path = drawing.save(tmp_path / "new" / "figures")
         assert path.name == f"{drawing.name}.svg"

@@ -1,5 +1,4 @@
-"""Gradients of Algorithm 1: counted ones are within the stated bound, and those in chunks are of the printed loss
-at every stage."""
+"""Gradients of Algorithm 1: counted ones are within the bound, those in chunks are of the printed loss."""
 
 import math
 from collections.abc import Callable
@@ -41,8 +40,7 @@ def masses(tree: ParityTree, W: list[Tensor]) -> list[float]:
 def test_counting_is_the_gradient(
     n: int, k: int, chunk: int | None, link: str, native: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """On true states counting is exact to rounding in float64: at every stage, word-sized or not, in chunks or not,
-    in C or numpy."""
+    """On true states counting is exact to rounding: at every stage, in chunks or not, in C or numpy."""
     monkeypatch.setattr(engine, "use_native", lambda pairs: native)  # pyright: ignore[reportUnknownLambdaType]
     tree, phi = ParityTree.draw(n, k, 2), get_link(link)
     samples = Samples(tree, 3, 17, 331, dtype=torch.float64, chunk=chunk)
@@ -65,8 +63,7 @@ def test_bound_holds_where_layers_are_soft(K: float):
 
 
 def test_doubtful_entry_is_computed_again():
-    """If a threshold lies between an entry's counted and exact value, the entry becomes exact. All others stay as
-    counted."""
+    """Only an entry with a threshold between its counted and exact value becomes exact."""
     tree, K = ParityTree.draw(30, 16, 1), 13.0
     samples = Samples(tree, 1, 0, 400)
     W = recovered_weights(tree, "level", K)[:2]
@@ -99,8 +96,7 @@ def test_product_where_counting_does_not_apply(dtype: torch.dtype, K: float, hal
 
 
 def test_bound_has_the_stated_size():
-    """At the default amplitude the bound is negligible against the half step c/M². It grows with the mass off the
-    children."""
+    """At the default amplitude the bound is far below the half step c/M². It grows with the mass off the children."""
     tree = ParityTree.draw(1024, 512, 0)
     samples = Samples(tree, 0, 0, 534_848)
     ends = tree.levels.level_end

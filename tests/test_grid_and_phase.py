@@ -1,5 +1,4 @@
-"""grid.py turns words into settings; crossing.py and figures/phase.py find where success crosses one half and draw
-it."""
+"""grid.py turns words into settings; crossing.py finds where success crosses one half; phase.py draws it."""
 
 import math
 from pathlib import Path

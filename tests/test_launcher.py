@@ -89,8 +89,7 @@ def together(argv: list[str], script: str = ENTRY) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("command", ["lm train", "solve"])
 def test_when_the_first_process_is_refused_none_waits(command: str, tmp_path: Path):
-    """Only the first process looks at the run folder. Without a message from it the other one would wait for half
-    an hour."""
+    """Without a message from the first process, which looks at the run folder, the other would wait half an hour."""
     out = tmp_path / "run"
     out.mkdir()
     (out / "something.txt").touch()

@@ -1,5 +1,4 @@
-"""`--method adaptive`: which stages it tries, that it returns to exactly the good weights, and that a resumed run
-does the same."""
+"""`--method adaptive`: which stages it tries, how it returns to the good weights, and resumed runs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -51,8 +50,7 @@ def advanced(
     attempts: int | None = None,
     **changes: Any,
 ) -> Schedule:
-    """Return the schedule after these accuracies, one per update (or a function of the stage), or after so many
-    attempts."""
+    """Return the schedule after these accuracies, one per update or by stage, or after so many attempts."""
     schedule = Schedule(replace(OPTIONS, **changes), targets[-1] + 1, None, targets, chance)
     for done in range(1, 1 + (updates if callable(course) else len(course))):
         schedule.advance(done, course(schedule.attempts[-1].stage) if callable(course) else course[done - 1])
@@ -102,8 +100,9 @@ def test_how_long_attempts_last():
 
 
 def test_progress_renews_patience():
-    """An attempt whose errors drop continues until they have not for `patience` updates. Ups and downs are no
-    progress."""
+    """An attempt whose errors drop continues until they have not for `patience` updates. Mere ups and downs do not
+    count.
+    """
     course = [1.0, *(0.1 + 0.02 * step for step in range(20)), *([0.5, 0.46] * 10)]
     schedule = advanced(course, stage_steps=1000, attempts=3)
     # a tenth fewer errors each: 0.12, 0.22, 0.30, 0.38 and 0.46; 0.514 would be next
@@ -140,8 +139,7 @@ def test_nothing_is_given_up_at_its_first_evaluation():
 
 
 def test_a_nearly_good_stage_passes():
-    """A stage that is nearly as good as the last good one passes when its updates are used up, as in Log-ICoT. Any
-    other is given up."""
+    """When its updates are used up, a stage that is nearly as good as the last one passes, as in Log-ICoT."""
     for course, then in (
         ([0.95, 0.96, 0.94, 0.957, 0.962, 0.95, 0.966, 0.96], 8),
         ([0.1 * step for step in range(8)], 2),
@@ -174,8 +172,7 @@ def test_an_explicit_stage_at_chance_is_no_measure(explicit: float):
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 3), max_size=20), st.data())
 def test_any_course(length: int, levels: list[int], data: st.DataObject):
-    """Whatever the accuracies, the schedule ends, no removal is smaller than a step, and none goes behind the last
-    good stage."""
+    """Whatever the accuracies, the schedule ends, removes at least one step, and stays above the last good stage."""
     known = sorted(levels) or None
     own = Curriculum("log-icot").stages(len(levels) + 1 if known else length, known)
     targets = subdivide([[len(stage.hidden) for stage in own]])
@@ -201,8 +198,7 @@ def test_any_course(length: int, levels: list[int], data: st.DataObject):
 
 @given(st.integers(1, 40))
 def test_best_and_worst_course(length: int):
-    """If everything passes, all steps are hidden at once. If only single steps pass, the stages are those of linear
-    ICoT."""
+    """If everything passes, all is hidden at once. If only single steps pass, the stages are those of linear ICoT."""
     log = [len(stage.hidden) for stage in Curriculum("log-icot").stages(length)]
     targets = subdivide([log])
     assert tried(completed(targets, lambda schedule: 1.0)) == sorted({0, length - 1})

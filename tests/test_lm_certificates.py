@@ -1,5 +1,4 @@
-"""`lm certify`: second derivations of what it measures, a lie for each statement, models to which it does not
-apply, the command."""
+"""`lm certify`: second derivations, a lie for each statement, models to which it does not apply, the command."""
 
 import json
 from collections.abc import Callable

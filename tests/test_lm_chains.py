@@ -49,8 +49,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def test_pieces(tokenizer):
-    """A chain is question || steps #### answer and the end token, and every piece has the same tokens beside any
-    other."""
+    """A chain is question || steps #### answer and the end token, and a piece has the same tokens beside any other."""
     text = TextFormat(tokenizer)
     for example, chain in zip(EXAMPLES, text.chains(EXAMPLES), strict=True):
         begin = [tokenizer.bos_token_id] if tokenizer("x")["input_ids"][0] == tokenizer.bos_token_id else []
@@ -116,8 +115,7 @@ def test_saved_tokenizer(tokenizer, tmp_path: Path):
 
 
 def test_word_tokenizer():
-    """A word is one token, an unknown word is [UNK], and the vocabulary does not depend on the order of the
-    examples."""
+    """One token per word and [UNK] for unknown words, whatever the order of the examples."""
     tokenizer = word_tokenizer(EXAMPLES)
     assert tokenizer.get_vocab() == word_tokenizer(reversed(EXAMPLES)).get_vocab()
     words = {w for e in EXAMPLES for part in (e.question, *e.steps, e.answer) for w in part.split()}
@@ -159,8 +157,7 @@ def test_pieces_are_kept(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_slot_token():
-    """The slot is the padding token or, without one, the end token; or any single token, written as the tokenizer
-    or a user writes it."""
+    """The slot is the padding token, or without one the end token, or any single token that the user names."""
     words, text = word_tokenizer(EXAMPLES), TextFormat(byte_tokenizer(begin=False))
     assert TextFormat(words).slot == TextFormat(words).pad == words.pad_token_id
     assert TextFormat(words, slot_token="Bob").slot == words.get_vocab()["Bob"]

@@ -32,8 +32,7 @@ PARITY = replace(TINY, data="parity:n=16,k=8", removal="pad", steps=1200, batch=
 
 
 def test_golden_schedules():
-    """Of 1 200 updates 300 are explicit, and 600 of the other 900 are shared by the removals: 6 of icot, 2 of
-    log-icot."""
+    """Of 1 200 updates 300 are explicit, and 600 are shared by the removals: 6 of icot, 2 of log-icot."""
     methods = ("none", "cot", "icot", "icot-steps", "log-icot", "pause")
     found = plan_settings(measure_costs(PARITY, methods), ("steps", "tokens"), PARITY.steps)
     derived = {s.method: (s.stages, s.stage_steps) for s in found if s.budget == "steps"}
@@ -114,8 +113,7 @@ def test_scaled_where_accuracy_or_epochs_decide():
 
 
 def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """A run whose folder is in use is named and the others are trained. With --resume only the missing one is
-    trained."""
+    """A run whose folder is in use is named, and the others are trained. --resume trains only the missing one."""
     out = tmp_path / "out"
     methods = ("log-icot", "cot", "none")
     options = PlanOptions(**vars(replace(TINY, method="icot")))

@@ -1,5 +1,4 @@
-"""`lm eval` and `internalize.lm.ask`: models are asked as they were trained, and answers are counted as the
-contract says."""
+"""`lm eval` and `internalize.lm.ask`: models are asked as they were trained, and answers are counted."""
 
 import json
 import socket

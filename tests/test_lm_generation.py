@@ -33,8 +33,7 @@ def test_a_batch_gives_what_one_at_a_time_gives(name, curriculum, capfd):
 @pytest.mark.parametrize("curriculum", CURRICULA)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_generated_tokens_are_those_of_a_full_pass(name, curriculum):
-    """A full pass over prompt and generated tokens, with the positions of `TextStages.sequence`, is greedy at every
-    place."""
+    """They are the greedy choice at every place of a full pass with the positions of `TextStages.sequence`."""
     model, stages = make(name), measured(CURRICULA[curriculum])
     options = stages.options
     for stage in (0, 2, stages.last):

@@ -118,8 +118,7 @@ def test_wrong_weights_are_refused(value: float):
 
 @pytest.mark.parametrize(("hidden_loss", "supervised"), [(1.0, 2 + 3), (0.0, 3)])  # slots; separator, answer, end
 def test_held_out_loss_is_that_of_each_example(hidden_loss: float, supervised: int):
-    """The loss is the same in batches and one by one, includes slots if training does, and leaves the model in
-    training mode."""
+    """It is the same in batches and one by one, with slots if training has them, and training mode is kept."""
     options = LmTrainOptions(data="parity:n=8,k=4", layers=1, width=8, heads=2, hidden_loss=hidden_loss)
     work = Internalization(options)
     torch.manual_seed(0)

@@ -1,5 +1,4 @@
-"""A request that this machine has no memory for is refused in one line before any work, with the number and the
-limit."""
+"""What this machine has no memory for is refused in one line before any work, with the number and the limit."""
 
 import os
 import re

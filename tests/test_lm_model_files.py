@@ -1,5 +1,4 @@
-"""Models of others: configs, tokenizers, weights and prompt files that are hostile or broken are refused in one
-line, and run no code."""
+"""Hostile or broken configs, tokenizers, weights and prompt files are refused in one line, and run no code."""
 
 import json
 import shutil

@@ -333,8 +333,7 @@ def test_order_is_that_of_training(run: Run):
 def test_order_of_a_run_that_is_not_finished(
     run: Run, tmp_path: Path, order: list[int], before: dict[int, int], final: int
 ):
-    """The order is that of the evaluations. A stage that is tried a second time has kept the model of the first
-    attempt."""
+    """The order is that of the evaluations. A stage that is tried again has kept the model of its first attempt."""
     begun = tmp_path / "begun"
     shutil.copytree(run.path, begun, ignore=shutil.ignore_patterns("result.json", "model"))
     line = run.metrics()[0]

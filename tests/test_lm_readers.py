@@ -1,5 +1,4 @@
-"""Files and data sets of examples: what is read, what is refused and why, that written files are read back, and `lm
-data`."""
+"""Files and data sets of examples are read, refused with reasons and written; the command `lm data`."""
 
 import dataclasses
 import json

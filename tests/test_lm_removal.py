@@ -1,5 +1,4 @@
-"""lm/stages/removal.py: what a stage leaves of a chain, for every method; it leaks nothing of the chain; and
-replayed examples."""
+"""lm/stages/removal.py: what a stage leaves of a chain, that it leaks nothing, and replayed examples."""
 
 import math
 from itertools import pairwise
@@ -201,8 +200,7 @@ def test_prompts(options: CurriculumOptions, chains: list[Chain]):
 
 @given(curricula(), data_sets(), st.data())
 def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObject):
-    """A row is prompt, slots, shown units and answer. The loss is on what is shown and the answer, and optionally
-    on slots."""
+    """A row is prompt, slots, shown units and answer, with loss on the last two and optionally on slots."""
     stages = TextStages.measure(options, chains, SLOT)
     c = data.draw(st.sampled_from(chains))
     hidden, slots = data.draw(st.integers(0, len(c.units))), data.draw(st.integers(0, 30))
@@ -340,8 +338,7 @@ def test_replay_of(replay_of: str):
 
 
 def test_scattered():
-    """Any units are hidden in their places, with loss on their tokens or without. If they are deleted, the others
-    may keep their positions."""
+    """Any units are hidden in their places, with or without loss. With deletion the others may keep their positions."""
     c = chain(2, 1, 3, 1)
     gone = (True, False, True, False)
     padding = stages_of(c, replay_of="scattered")
@@ -362,8 +359,7 @@ def test_scattered():
 
 @given(st.lists(st.booleans(), min_size=4, max_size=4), st.floats(0.01, 0.99), st.floats(0, 1, exclude_max=True))
 def test_scattered_replay(gone: list[bool], share: float, smoothing: float):
-    """A unit is hidden if its number is below the example's. The first stage, or an example without replay, hides
-    none this way."""
+    """A unit is hidden if its number is below the example's, but never at the first stage or without replay."""
     c = chain(2, 1, 3, 1)
     stages = stages_of(c, method="log-icot", replay=0.5, replay_of="scattered", hidden_loss=0.5, smoothing=0.5)
     units = [share / 2 if one else (1 + share) / 2 for one in gone]

@@ -1,5 +1,4 @@
-"""Language models after Ctrl-C and damage (tests/faults has kill -9). A resumed run is bit-for-bit identical to an
-uninterrupted one."""
+"""Language models after Ctrl-C and damage. A resumed run is bit-for-bit identical to an uninterrupted one."""
 
 import errno
 import json

@@ -91,8 +91,7 @@ def test_stages_are_those_of_each_run(tmp_path: Path):
 
 
 def test_against_linear():
-    """Differences have a one-sided bound, ratios are compared by their logarithms, and only seeds of both methods
-    count."""
+    """Differences have a one-sided bound, ratios use logarithms, and only seeds of both methods count."""
 
     def row(method: Any, budget: Any, *each: tuple[int, float, int | None]) -> ComparisonRow:
         own = [SeedRow(seed=s, exact_match=e, explicit=1, after_explicit=after, steps=[]) for s, e, after in each]

@@ -91,8 +91,7 @@ def test_no_stage_takes_longer_than_it_may():
 def test_any_schedule(
     advance, stages: int, stage_steps: int, updates: int, per_epoch: float, first_epochs: float, accuracies: list[float]
 ):
-    """Stages come in order, none is skipped, none is beyond the last, and the stage of an update never changes
-    afterwards."""
+    """Stages come in order, none is skipped or beyond the last, and the stage of an update never changes."""
     options = ScheduleOptions(
         advance=advance, stage_steps=stage_steps, stages_per_epoch=per_epoch, first_epochs=first_epochs
     )

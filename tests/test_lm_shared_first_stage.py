@@ -176,8 +176,7 @@ def test_a_damaged_first_stage_is_not_used(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_comparison_that_shared_nothing_so_far(tmp_path: Path):
-    """In a comparison of an earlier version the finished run has kept nothing, and the others share among
-    themselves."""
+    """The finished run of an earlier version has kept nothing, and the others share among themselves."""
     costs = plan_settings(measure_costs(ACCURACY, METHODS), ["steps"], ACCURACY.steps)
     train(costs[0].options, 0, Run(tmp_path / "shared/steps/icot/seed-0"))
     outcomes, said = share(ACCURACY, METHODS, tmp_path / "shared", resume=True)

@@ -1,5 +1,4 @@
-"""With environment variables that make no sense the answer is the same, in UTF-8 and without colors, and no library
-ends the command."""
+"""Environment variables that make no sense change no answer, add no colors and let no library end the command."""
 
 import json
 import os
@@ -72,3 +71,25 @@ def test_a_panic_of_a_library_is_not_a_bug(store: Path):
     done = internalize(["sweep", "show", str(store), "--json"], {"POLARS_MAX_THREADS": "0"})
     assert (done.returncode, done.stdout) == (MACHINE, b"")
     assert done.stderr.splitlines()[-1].startswith(b"internalize: the machine ended the work: ")
+
+
+@pytest.mark.parametrize("odd", [{"TORCH_LOGS": "1"}, {"ACCELERATE_LOG_LEVEL": "loud"}])
+def test_levels_that_logging_libraries_do_not_know_change_nothing(odd: dict[str, str | None]):
+    plan = [
+        "lm",
+        "plan",
+        "--data",
+        "parity:n=8,k=4",
+        "--layers",
+        "1",
+        "--width",
+        "8",
+        "--heads",
+        "2",
+        "--steps",
+        "4",
+        "--json",
+    ]
+    done = internalize(plan, odd)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert json.loads(done.stdout)["examples"]

@@ -1,5 +1,4 @@
-"""Distributions are complete: the wheel has the package, the sdist all that tests, site and make need,
-constraints.txt pins what is installed."""
+"""The wheel has the package, the sdist all that tests, site and make need, constraints.txt what is installed."""
 
 import re
 import shutil

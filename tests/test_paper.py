@@ -162,8 +162,7 @@ def check_parts_that_are_rebuilt(out: Path) -> None:
 
 
 def test_what_the_paper_command_trains():
-    """The command trains 20 seeds of the paper's experiment at the settings of its appendix, and the other sizes of
-    the page."""
+    """It trains 20 seeds of the paper's experiment at the settings of the appendix, and the other sizes of the page."""
     assert PAPER in EXPERIMENTS
     assert PAPER.options == TrainOptions(n=30, k=16, lr=0.1, batch=500, steps=500, eval_every=25, eval_samples=2000)
     assert PAPER.seeds == 20
@@ -198,8 +197,7 @@ def start(tmp_path: Path, steps: int, processes: int) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_and_continued(tmp_path: Path, number: signal.Signals):
-    """After Ctrl-C the status is 130 and every run is saved. After kill -9 the processes of the parent end and
-    release their folders."""
+    """After Ctrl-C every run is saved. After kill -9 of the parent its processes end and release their folders."""
     processes = 1 if number == signal.SIGINT else 2
     process = start(tmp_path, 2000, processes)
     wait_until(lambda: sum(p.stat().st_size > 0 for p in (tmp_path / "report").rglob("metrics.jsonl")) == 2)

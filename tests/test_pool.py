@@ -1,5 +1,4 @@
-"""pool.py: jobs in other processes and in this one. A job that dies or is refused loses no other; a signal makes
-all jobs save."""
+"""pool.py: a job that dies or is refused loses no other, in this process or in others; a signal makes all save."""
 
 import errno
 import multiprocessing

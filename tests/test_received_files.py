@@ -154,8 +154,7 @@ def _without_end(path: Path) -> None:
 
 @pytest.mark.parametrize(("soft", "hard", "status"), [(60, 150, 2), (60, 1024, 0)])
 def test_more_runs_than_open_files(tmp_path: Path, soft: int, hard: int, status: int):
-    """Too many runs are refused with the number and the limit before a folder is made. A limit that can be raised
-    is raised."""
+    """Too many runs are refused before a folder is made, unless the limit can be raised."""
     argv = command_line(replace(SMALLEST, steps=0), tmp_path / "runs", "--seeds", "0:200")
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
     code += f"import sys; from internalize.commands.cli import main; sys.exit(main({argv}))"

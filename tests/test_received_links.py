@@ -1,5 +1,4 @@
-"""A received folder may hold links: nothing behind one is written, truncated or deleted. Only our own files are
-deleted."""
+"""Behind links in a received folder nothing is written, cut off or deleted. Only our own files are deleted."""
 
 import json
 import shlex
@@ -39,8 +38,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def link(path: Path, elsewhere: Path) -> Path:
-    """Replace a file or folder of ours by a link to one of the user's; in place of a log, to a file that is longer
-    than the log."""
+    """Replace a path by a link to the user's folder or file, which is made longer than a log that would be cut off."""
     if path.is_dir():
         shutil.rmtree(path)
     if path.exists() and path.suffix == ".jsonl":
@@ -186,8 +184,7 @@ def test_the_store_of_a_sweep_keeps_what_is_not_ours(tmp_path: Path):
 
 
 def test_a_trainers_folder_keeps_what_is_not_ours(tmp_path: Path):
-    """Foreign files stay while checkpoints of `lm train` come and go, when it resumes, at its end, and when a model
-    is replaced."""
+    """They stay while checkpoints come and go, at a resumption, at the end, and when a model is replaced."""
     run = Run(tmp_path / "run")
     mine = [run.path / "checkpoint" / name for name in ("checkpoint-old", "checkpoint-3b", "notes", "2024")]
 

@@ -1,5 +1,4 @@
-"""relaxed.py: with nothing learned it is the paper's model, each learned part follows its formula, and all can be
-trained."""
+"""relaxed.py: without learned parts it is the paper's model, each part follows its formula, and all can be trained."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -102,8 +101,7 @@ def test_gates_at_the_prescribed_values(parts: dict[str, Any]):
 
 
 def test_gate_distance_by_hand():
-    """One gate is half open at an input, one closed where its node is written, one open where it is kept, one where
-    it is free."""
+    """Gates: half open at an input, closed where a node is written, open where one is kept and where one is free."""
     gates = paper_gates(TREE.levels)[None]
     gates[0, 0, 0] = 0.5
     gates[0, 1, 12] = 0.0  # layer 1 writes level 2, which is 12, 13

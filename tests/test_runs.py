@@ -1,5 +1,4 @@
-"""runs.py, files.py and conditions.py: files are whole or absent, a run has one writer, and every kind of damage is
-named."""
+"""runs.py, files.py and conditions.py: files are whole or absent, runs have one writer, damage is named."""
 
 import json
 import pickle

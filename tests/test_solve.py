@@ -1,5 +1,4 @@
-"""`internalize solve` and `predict`: folders, JSON, statuses, interruption, two processes; other curricula, masks,
-gates and grids."""
+"""`solve` and `predict`: folders, JSON, statuses, interruption, two processes; other curricula, masks, gates, grids."""
 
 import json
 from dataclasses import replace
@@ -87,8 +86,7 @@ def test_failure_is_status_1_and_one_line(tmp_path: Path):
 
 
 def test_large_oracle_errors_are_answered(tmp_path: Path):
-    """With large errors within the limit `predict` says that no number of samples is enough, and `solve` fails and
-    says why."""
+    """`predict` says that no number of samples is enough, and `solve` fails and says why."""
     asked = "--n 16 --k 8 --oracle random --oracle-error 1e6 --samples 500"
     found = ask(f"predict {asked}")
     assert (found["success_probability"], found["samples_50"]) == (0.0, None)
@@ -276,8 +274,7 @@ def test_explicit_cot_has_a_rate_per_column():
     ids=str,
 )
 def test_stopped_and_continued(tmp_path: Path, changes: dict, names: list[str], stop: int):
-    """Ctrl-C after a stage saves the finished stages, and the resumed run is bit-for-bit identical to an
-    uninterrupted one."""
+    """Ctrl-C saves the finished stages. The resumed run is bit-for-bit identical to an uninterrupted one."""
     options, run = SolveOptions(n=16, k=8, seed=4, samples=1000, **changes), Run(tmp_path / "run")
     with pytest.raises(cli.Interrupted):
         solve_kept(options, run, on_stage=stop_solving(stop), snapshots=True)

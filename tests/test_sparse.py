@@ -22,8 +22,7 @@ TREE = ParityTree.draw(20, 16, seed=2)
 @pytest.mark.parametrize("link", ["cosine", "quartic"])
 @pytest.mark.parametrize(("K", "noise"), [(1.0, 0.0), (6.0, 0.0), (20.0, 0.0), (6.0, 0.05), (6.0, 0.5)])
 def test_every_way_is_its_dense_model(K: float, noise: float, link: str):
-    """In float64 they agree to rounding, for weights that leave mass on every key, with no, few or many exceptional
-    keys."""
+    """In float64 they agree to rounding, with mass on every key and no, few or many exceptional keys."""
     phi, like = get_link(link), torch.empty(0, dtype=torch.float64)
     bits = draw_bits(20, 3, 0, 70, dtype=torch.float64)
     W, C = recovered_weights(TREE, "level", K), recovered_weights(TREE, "cot", K)

@@ -70,8 +70,7 @@ def test_curricula(n: int, seeds: int, part: int):
 
 
 def test_learned_parts():
-    """Gates are learned in six settings, on at least 18 of 20 seeds. Each other simplification alone is solved on
-    all seeds."""
+    """Gates are learned in six settings on at least 18 of 20 seeds, each other simplification alone on all."""
     for n in (30, 64):
         for mask in ("level", "causal"):
             (row,) = _compared("gates", n=n, what=f"gates=learned mask={mask}")
@@ -93,8 +92,7 @@ def test_prediction():
 
 
 def test_captions_of_phase_diagrams():
-    """All curricula succeed except none, which does at k = 2 alone. Multiples of K always succeed from 3200 samples
-    on."""
+    """All curricula but none succeed, none at k = 2 alone. Multiples of K always succeed from 3200 samples on."""
     for found in stored("phase-curricula")["rows"]:
         expected = found["curriculum"] != "none" or found["k"] == 2
         assert (found["successes"] == found["cells"]) is expected, found

@@ -1,5 +1,4 @@
-"""sweep.py, sweep_store.py and the command: every cell is run once, whoever is killed, with the rows of `solve` and
-`train`."""
+"""Sweeps: every cell is run once, whoever is killed, with the rows of `solve` and `train`."""
 
 import json
 import multiprocessing

@@ -1,5 +1,4 @@
-"""cluster.py: a sweep on a Ray cluster of two nodes has the rows of local processes. Skipped where Ray is not
-installed."""
+"""cluster.py: a Ray cluster of two nodes gives the rows of local processes. Skipped where Ray is not installed."""
 
 import os
 import signal

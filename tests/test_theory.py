@@ -137,8 +137,7 @@ def test_shared_part_is_the_mean_over_both_labels(link: Link):
 
 @pytest.mark.parametrize(("n", "k"), [*SMALL, (30, 16), (64, 64), (100, 2), (129, 64), (1024, 256)])
 def test_laws_by_polynomials(n: int, k: int):
-    """A second derivation, without Fourier sums: a bit's law is (x + 1)/2, where x counts the +1, and (x − 1)/2
-    times its value."""
+    """Without Fourier sums: a bit's law is (x + 1)/2, where x counts the +1, and (x − 1)/2 times its value."""
     levels, even, odd = Levels(n, k), Polynomial([0.5, 0.5]), Polynomial([-0.5, 0.5])
     for stage in range(levels.L):
         one, m, by_class = _characteristic(levels, stage, cast(Any, even), cast(Any, odd))
@@ -225,8 +224,7 @@ def test_success_grows_with_samples_and_samples_for_inverts_it(setting: Setting)
 
 
 def test_tied_children_against_simulation():
-    """P(both in an interval) for correlated pairs agrees with 4 × 10^6 draws within 4.5 standard errors, and with
-    the two extremes."""
+    """P(both in an interval) of correlated pairs agrees with 4 × 10^6 draws and with the two extremes."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 4_000_000, generator=generator, dtype=torch.float64)
     for correlation, low, high in [(0.0, -1, 2), (0.87, -2, 2), (0.87, -0.5, 0.2), (0.999, 1, 3), (-0.6, -1, 1)]:
@@ -268,8 +266,9 @@ def test_the_law_of_samples():
 
 
 def test_the_dominant_stage_has_the_limits_threshold():
-    """At B = 8 M u² the threshold of a non-child is u standard deviations away, up to O(1/n). The derivation needs
-    only this."""
+    """At B = 8 M u² a non-child's threshold is u standard deviations away, up to O(1/n): all that the derivation
+    needs.
+    """
     for gradient in Setting(4096, 2048).gradients:
         B = 8 * gradient.keys * 5.0**2
         deviation = gradient.paper_rate * np.sqrt(gradient.variance[1:] / B)
@@ -331,8 +330,7 @@ def test_choices_are_checked_in_python_as_well(wrong: Any):
 
 
 def test_adversarial_error_costs_its_size_in_margin():
-    """At infinite B the largest tolerated adversarial error is c·s/M² of the worst stage: half of K at the
-    calibrated rate."""
+    """At infinite B the largest tolerated error is c·s/M² of the worst stage: half of K at the calibrated rate."""
     base = Setting(32, 16)
     largest = min(0.5 / rate for rate in base.unit_rates)
     for factor, tolerated in [(0.99, True), (1.01, False)]:

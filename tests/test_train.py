@@ -1,5 +1,4 @@
-"""train.py: the paper's experiment is solved, runs trained together equal runs trained alone, and counters start
-with the gradient."""
+"""train.py: the paper's experiment is solved, runs together equal runs alone, counters start with the gradient."""
 
 import json
 from collections import Counter
@@ -95,8 +94,7 @@ def test_shares_are_exact_in_float32_as_well():
 
 @pytest.mark.parametrize("curriculum", ["none", "cot", "icot", "log-icot"])
 def test_all_curricula_solve_a_small_task(tmp_path: Path, curriculum):
-    """n = 10, k = 4 is small enough for all four, also without a chain. Explicit CoT has a form and gates of its
-    own."""
+    """n = 10, k = 4 is small enough for all four, also without a chain."""
     options = TrainOptions(n=10, k=4, curriculum=curriculum, steps=300 if curriculum == "none" else 60)
     runs = [Run(tmp_path / str(seed)) for seed in (0, 1)]
     for result, run in zip(train(options, [0, 1], runs), runs, strict=True):
@@ -110,8 +108,7 @@ def test_all_curricula_solve_a_small_task(tmp_path: Path, curriculum):
 
 
 def test_stages_that_end_when_their_level_is_learned(tmp_path: Path):
-    """With stages that end by accuracy Log-ICoT and ICoT are the same run: ICoT's stages after the first of a level
-    take no update."""
+    """ICoT's stages after the first of a level then take no update, so ICoT is the same run as Log-ICoT."""
     options = TrainOptions(n=12, k=8, steps=60, batch=200, advance="accuracy", eval_every=5, eval_samples=500)
     runs = {method: Run(tmp_path / method) for method in ("log-icot", "icot", "none")}
     for method, run in runs.items():
@@ -154,8 +151,7 @@ def test_together_is_alone():
 
 
 def test_resumed_elsewhere_says_so(tmp_path: Path):
-    """Another order of the seeds changes nothing. With another number of threads the user is told that the last
-    bits change."""
+    """Another order of the seeds changes nothing. Another number of threads does, and the user is told."""
     options = TrainOptions(n=12, k=4, steps=30, eval_samples=100)
     alone = [Run(tmp_path / f"alone-{seed}") for seed in (0, 1, 2)]
     train(options, [0, 1, 2], alone)
@@ -304,8 +300,7 @@ def test_the_papers_experiment_on_two_seeds(tmp_path: Path):
     ],
 )
 def test_the_papers_experiment_and_beyond(options: TrainOptions, seeds: int, solved: bool):
-    """At the appendix's settings n = 30 (at least 0.4 on every true child) and 64 are solved. n = 128 needs a
-    smaller rate."""
+    """At the appendix's settings n = 30 and 64 are solved, n = 128 only at a smaller rate."""
     for result in train(options, range(seeds)):
         assert result["accuracy"] == 1.0 if solved else result["accuracy"] < 0.9
         assert options.n > 30 or result["min_child_attention"] >= 0.4

@@ -147,8 +147,7 @@ def test_runs_are_independent(tree: ParityTree, link: Link, runs: int, seed: int
 @settings(max_examples=30)
 @given(trees(), links, seeds)
 def test_lemma_and_corollary(tree: ParityTree, link: Link, seed: int):
-    """Gated connection propagation and frozen derivatives hold in the certificates' world, whose stream is the
-    literal model's."""
+    """They hold in the certificates' world, whose stream is that of the literal model."""
     weights = random_level_model(tree, link, seed).parameters()
     world, D = World.of_weights(tree, list(weights), link, seed), sample(tree, seed)
     for X, blocks in zip(LiteralTransformer(tree.levels, link).streams(world.full(), D), world.streams(D), strict=True):
@@ -249,8 +248,7 @@ def test_mistakes_are_named(make, words: str):
 @pytest.mark.parametrize("link", ["cosine", "quartic"])
 @pytest.mark.parametrize("method", ["log-icot", "icot", "none"])
 def test_by_hand_as_by_autograd(method: Method, link: str):
-    """Gradients agree at every stage, also where a part of a level is supervised, and other batches in between
-    change nothing."""
+    """Gradients agree at every stage, also of parts of a level, whatever other batches come in between."""
     trees = [ParityTree.draw(10, 8, seed) for seed in range(3)]
     model = randomized(LevelTransformer(10, 8, get_link(link), (3,), torch.float64))
     by_hand = LevelGradients(model)
