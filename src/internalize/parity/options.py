@@ -51,8 +51,8 @@ class ParityModelOptions(TreeOptions):
     learned: one trained gate per layer and position. input: trained gates that also depend on the state and its
     update, as in GTrXL."""
     link: str = "cosine"
-    """Link function: cosine (the paper's), quartic, or a small network trained from random weights (mlp) or from the
-    cosine (mlp-fitted)."""
+    """Link function: cosine (the paper's), quartic, or a small trained network that starts at random weights (mlp) or
+    at the cosine (mlp-fitted)."""
     value: Literal["fixed", "learned"] = "fixed"
     """Scale of what a layer reads: fixed to 1, or one trained number per layer."""
     output: Literal["shift", "residual", "streams"] = "shift"

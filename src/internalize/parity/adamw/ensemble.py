@@ -163,7 +163,7 @@ class Training:
         return sequence if self._gradients else sequence.contiguous()
 
     def _batch(self, number: int) -> Int8[Tensor, "runs T B"]:
-        """Return the batch of every seed from step ``number``. Several batches are drawn at once, to save overhead."""
+        """Return the batch of every seed for update ``number``. Several batches are drawn at once, to save overhead."""
         if number not in self._ahead:
             bytes_a_batch = len(self.seeds) * self.options.batch * self.levels.T
             count = max(1, min(self.total - number, _AHEAD_BYTES // bytes_a_batch))

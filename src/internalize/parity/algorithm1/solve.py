@@ -10,9 +10,9 @@ r"""Algorithm 1: one quantized gradient step per stage, on fresh samples, stream
 | step     | –        | (W − η∇̃L)/K before rounding; stage records describe these                   | –           |
 
 Each stage steps all layers. Layers above the stage's layer have gradient exactly 0, because the readout does not
-depend on them. The stage's own layer is 0, so all its columns see one z and its gradient is a single product, keys
-× B by B × columns. A trained layer's gradient is not computed where ``freezing.py`` proves that rounding restores
-every weight of it. Otherwise, or with ``update="all"``, autograd computes all gradients.
+depend on them. The stage's own layer is 0, so all its columns see one z and its gradient is a single product,
+keys × B by B × columns. A trained layer's gradient is not computed where ``freezing.py`` proves that rounding
+restores every weight of it. Otherwise, or with ``update="all"``, autograd computes all gradients.
 
 The same loop runs other masks, gates and curricula: see ``weight_layouts.py``. Without rounding (``grid="none"``)
 no two children tie, so nothing is recovered *exactly*; whether the answers are right is measured separately.

@@ -23,8 +23,8 @@ confirm it. *By symmetry*, above n = 12, at θ = 0, where training without a cha
 by the weight of an input key j depends on u and b_j, as \(\alpha(u) + \beta(u) b_j\); its gradient by the weight of
 a node depends on u. Averaged over all inputs with the same u, a parity of a bits is
 \(\rho_a(u) = K_a(u)/\binom na\), with Krawtchouk's polynomial
-\(K_a(u) = \sum_i (-1)^i \binom ui \binom{n-u}{a-i}\). Now \(p_S b_j\) is a parity of k − 1 bits for j in S and of k
-+ 1 bits for other j. So \(E[p_S\, \partial f]\) has a part \(E[\alpha\rho_k]\) that is the same for every S, and a
+\(K_a(u) = \sum_i (-1)^i \binom ui \binom{n-u}{a-i}\). Now \(p_S b_j\) is a parity of k − 1 bits for j in S and of
+k + 1 bits for other j. So \(E[p_S\, \partial f]\) has a part \(E[\alpha\rho_k]\) that is the same for every S, and a
 part \(E[\beta\rho_{k-1}]\) or \(E[\beta\rho_{k+1}]\), the former with probability q = k/n. The variance is
 \(\sum n\,q(1-q)\,(E[\beta\rho_{k-1}] - E[\beta\rho_{k+1}])^2\) over layers and columns. Since
 \(E[\rho_a^2] = 1/\binom na\), rounding in float64 adds at most about 10^−32 of the bound, at any n.
@@ -48,7 +48,7 @@ _SECRETS, _BATCH, _SQUARES = 16, 500, 32
 
 @statement("Proposition 1", "without a chain the gradient's variance over secrets is at most E‖∇f‖²/C(n,k)")
 def barrier(world: World) -> Finding:
-    """Check the claim above. Measured: the variance at the θ where it is closest to its bound; above n = 12, at 0."""
+    """Check the claim above. Measured: the variance at the θ closest to its bound; above n = 12, at θ = 0."""
     generic = world.generic(1.0)
     zero = [torch.zeros_like(w) for w in generic]
     look = _enumerated if world.exhaustive else _sampled

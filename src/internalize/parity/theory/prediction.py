@@ -19,16 +19,15 @@ one-sample gradient of w_{j,m} is \(-\phi'(z)(1 + b_m)\,b_j/M\).
   the factors. So failures come in clusters, and a model with independent entries would predict too few successes.
 - *Two children, one column.* 1 + b_m is nonzero only where both children have one sign. So the noise of two siblings is
   equal to leading order, and they round together. The model has the exact covariance of the pair.
-- *Different keys* are uncorrelated up to O(1/M), because the sum over the keys is 0. The model neglects this
-correlation.
+- *Different keys* are uncorrelated up to O(1/M), because the sum over the keys is 0. The model neglects this.
 
 A column is recovered if both children round to one value v and every other key to at most v − K; v need not be K. A
 non-child's mean is negative, −2K/(n−2) at stage 1. A step below −K/2 does no harm, so only its upper threshold
 counts. In units of K, with h the grid, children must lie in [v − h/2, v + h/2] and all others below v − 1 + h/2.
 
-**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\), φ′ ≈
-2cz, and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with M
-keys and N columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\): it needs \(B \approx 16\,M \ln(MN)\).
+**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\),
+φ′ ≈ 2cz, and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with
+M keys and N columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\). It needs \(B \approx 16\,M \ln(MN)\).
 With k = κn and stages t → ∞ slowly, M → (1 + κ)n while N = κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So
 \(B^*(n)/(n \ln n) \to 32(1 + \kappa)\), which is 48 at k = n/2. The correlation ½ between columns does not change
 this limit: with n keys and n columns \(\sqrt{1/2}\,(x_j + y_{jm})\) attains
