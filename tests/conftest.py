@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported: otherwise every command that a test starts would use all cores.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -60,7 +61,8 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def fail(*args: object, **named: object) -> None:
         raise AssertionError(f"called with {args} {named}")
 
-    return lambda *target: monkeypatch.setattr(*target, fail)
+    replace: Any = monkeypatch.setattr
+    return lambda *target: replace(*target, fail)
 
 
 @pytest.fixture(scope="session")

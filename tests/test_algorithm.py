@@ -87,9 +87,6 @@ def test_memory_and_precision_do_not_change_the_weights(curriculum: Method):
         assert [r.margin for r in found.stages] == pytest.approx([r.margin for r in whole.stages], abs=1e-7)
 
 
-# ---------------------------------------------------------------- failing
-
-
 def test_the_papers_constants_fail_and_say_why():
     for seed in range(3):
         result = solve(SolveOptions(n=30, k=16, seed=seed, preset="paper"))
@@ -137,9 +134,6 @@ def test_a_given_tree():
 def test_no_default_number_of_samples_where_none_suffices():
     with pytest.raises(InputError, match="stage 1 fails with any number of samples on grid K.*signal 0.492"):
         solve(SolveOptions(n=8, k=4, rate="paper"))
-
-
-# ---------------------------------------------------------------- freezing
 
 
 @pytest.mark.parametrize("link", [COSINE, QUARTIC], ids=lambda link: link.name)
@@ -192,15 +186,10 @@ def test_bounds_of_the_gradients_of_trained_layers(link: Link, K: float):
     ],
 )
 def test_computing_everything_changes_nothing(options: SolveOptions):
-    """`needed` skips gradients that are proved idle, and computes those of failed stages and of small K, where
-    layers move.
-    """
+    """`needed` skips gradients that are proved idle, but not those of failed stages or small K, where layers move."""
     needed, everything = solve(options), solve(replace(options, update="all"))
     torch.testing.assert_close(needed.weights, everything.weights, rtol=0, atol=0)
     assert needed.idle_stages == everything.idle_stages
-
-
-# ---------------------------------------------------------------- oracle
 
 
 @pytest.mark.parametrize(("changes", "seeds"), [({}, 5), ({"curriculum": "cot"}, 1), ({"mask": "causal"}, 1)])
@@ -224,9 +213,6 @@ def test_the_oracles_error_has_its_norm():
         assert [e.shape for e in draw] == [w.shape for w in W]
         assert math.sqrt(sum(float(e.square().sum()) for e in draw)) == pytest.approx(0.3)
     assert float((draws[0][0] * draws[1][0]).sum()) < 0.1 * float(draws[0][0].square().sum())
-
-
-# ---------------------------------------------------------------- predicted against measured
 
 
 def success_rate(options: SolveOptions, seeds: range) -> float:
@@ -268,9 +254,6 @@ def test_oracle_error_is_predicted():
         assert abs(rate - 0.5) < 3.5 * 0.5 / math.sqrt(50)
 
 
-# ---------------------------------------------------------------- several processes
-
-
 def _work(rank: int, world: int, folder: str, options: SolveOptions) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
@@ -297,8 +280,6 @@ def test_two_processes_are_one(tmp_path: Path, options: SolveOptions):
         wanted = {str(layer): W for layer, W in enumerate(alone.weights)}
         torch.testing.assert_close(together, wanted, rtol=0, atol=0)
 
-
-# ---------------------------------------------------------------- recovery, rounding and the adversary's best move
 
 TREE = ParityTree(6, (0, 1, 2, 3))
 PAIRS = TREE.layer_children(0)

@@ -31,9 +31,6 @@ TRAIN = TrainOptions(n=8, k=4, batch=10, eval_samples=10)
 Measured = tuple[Path, list[Measurement], Json]
 
 
-# The plain implementation is the paper's model
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_plain_is_the_same_model(stage: int):
     tree = ParityTree.draw(10, 8, 1)
@@ -59,9 +56,6 @@ def test_plain_training_learns():
     model = train(PlainTask(8, list(tree.secret)), steps=60, batch=200, eval_every=30, eval_samples=200, lr=0.1)
     attention = torch.softmax(model.W[1][: 8 + 2, -1].detach(), dim=0)
     assert attention[[8, 9]].min() > 0.3
-
-
-# From times to ratios
 
 
 def test_ratios_and_spread():
@@ -102,9 +96,6 @@ def test_products_are_of_the_gradients_shapes(monkeypatch: pytest.MonkeyPatch):
     found = matmul_seconds(Levels(16, 8), B=10_000)
     assert shapes == [((16, 8192), (8192, 4)), ((20, 8192), (8192, 2)), ((22, 8192), (8192, 1))]
     assert found.clock > 0
-
-
-# The whole benchmark with small sizes
 
 
 @pytest.fixture(scope="module")

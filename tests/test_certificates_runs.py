@@ -153,9 +153,6 @@ def test_weights_in_block_form_by_hand():
         World.of_weights(TREE, [w.fill_diagonal_(torch.nan) for w in result.weights])
 
 
-# -- the command ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Solve n = 8, k = 4 with Algorithm 1."""

@@ -131,11 +131,6 @@ def test_out_of_another_run(command: str, other: str, reason: str, tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_folder_in_use(tmp_path: Path):
-    with Run(tmp_path / "run").locked():
-        refused(f"{TINY} --out {tmp_path / 'run'}", "in use by another process")
-
-
 def test_damaged_checkpoints_are_refused(tmp_path: Path, monkeypatch):
     """Every damage to a checkpoint is refused in one line, and the files stay as they are."""
 

@@ -45,11 +45,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compare") / "out"
 
     def stop_at(text: str) -> Any:
-        def report(done: float, total: float, seen: str) -> None:
-            if text in seen:
-                signal.raise_signal(signal.SIGINT)
-
-        return report
+        return lambda done, total, seen: signal.raise_signal(signal.SIGINT) if text in seen else None
 
     for text in ("icot/seed-0  stage 1/", "algorithm-1/icot/seed-0  B="):
         before = finish_times(out)
@@ -243,9 +239,6 @@ def test_descent_ends_at_one_sample(tmp_path: Path):
     job.run(lambda done, text: None)
     assert job.finished
     assert list(dict.fromkeys(run.path.name for run in job.descent())) == ["samples-3", "samples-2", "samples-1"]
-
-
-# Latency
 
 
 def test_latency(tmp_path: Path):

@@ -120,9 +120,7 @@ def test_unknown_variants_are_refused(tmp_path: Path):
 
 
 def test_scale_of_answers():
-    """The scale is 1 for the paper's streams and networks that equal φ at 0 and ±1, and 0 for a layer that is not
-    read.
-    """
+    """It is 1 for the paper's streams and networks that equal φ at 0 and ±1, and 0 for a layer that is not read."""
     model = RelaxedTransformer(ParityModelOptions(n=8, k=4, output="streams"), [0], torch.float64)
     weights = {name: weight.detach()[0] for name, weight in model.named_weights().items()}
     assert answer_scale(weights) == pytest.approx([1, 1])

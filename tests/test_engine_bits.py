@@ -81,9 +81,7 @@ def test_one_ahead_keeps_the_order(threads: int):
     ],
 )
 def test_no_compiler_is_no_error(compiler: str, said: str | None, monkeypatch: pytest.MonkeyPatch):
-    """Whatever is wrong with the compiler, numpy does the work and one warning says so, unless no compiler was
-    chosen.
-    """
+    """Whatever is wrong with the compiler, numpy does the work. One warning says so, unless CC is empty."""
     monkeypatch.setenv("CC", compiler)
     if "timed out" in (said or ""):
         monkeypatch.setattr(native, "COMPILER_SECONDS", 0.3)

@@ -249,9 +249,6 @@ def test_law_draws_what_it_is_given():
     assert "is 10%" in drawing.caption
 
 
-# Figures beyond the paper's
-
-
 def timed(by: str, k: int, batch: int, n: int = 32) -> dict[str, Any]:
     middle = {"node": k - 1, "level": np.log2(k), "direct": 1}[by] * 0.1 * batch**0.1
     limits = {"latency_ms_low": 0.9 * middle, "latency_ms_high": 1.2 * middle}

@@ -100,9 +100,7 @@ def test_how_long_attempts_last():
 
 
 def test_progress_renews_patience():
-    """An attempt whose errors drop continues until they have not for `patience` updates. Mere ups and downs do not
-    count.
-    """
+    """An attempt continues while its errors drop. Once they have not for `patience` updates, it is given up."""
     course = [1.0, *(0.1 + 0.02 * step for step in range(20)), *([0.5, 0.46] * 10)]
     schedule = advanced(course, stage_steps=1000, attempts=3)
     # a tenth fewer errors each: 0.12, 0.22, 0.30, 0.38 and 0.46; 0.514 would be next

@@ -125,9 +125,6 @@ def test_the_schedule_may_grow():
     assert slots(collate(range(0, 5 * BATCH, BATCH)), collate) == [0, 0, 0, 4, 4]
 
 
-# The same rows in any portions
-
-
 @settings(max_examples=30)
 @given(
     st.integers(0, 40) | st.just(10**12),
@@ -155,9 +152,6 @@ def test_draws_depend_on_the_seed():
     first, again, other = (collator(seed=seed, method="log-icot") for seed in (1, 1, 2))
     assert rows(first(last)) == rows(again(last))
     assert slots(first(last), first) != slots(other(last), other)
-
-
-# Shares
 
 
 def share(count: int, of: int, expected: float) -> None:

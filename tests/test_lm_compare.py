@@ -28,9 +28,6 @@ TINY = replace(
 PARITY = replace(TINY, data="parity:n=16,k=8", removal="pad", steps=1200, batch=128)
 
 
-# Derived schedules
-
-
 def test_golden_schedules():
     """Of 1 200 updates 300 are explicit, and 600 are shared by the removals: 6 of icot, 2 of log-icot."""
     methods = ("none", "cot", "icot", "icot-steps", "log-icot", "pause")
@@ -109,9 +106,6 @@ def test_scaled_where_accuracy_or_epochs_decide():
     assert (half.stages_per_epoch, half.first_epochs) == (8.0, 0.25)
 
 
-# Whole comparisons
-
-
 def test_compare_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """A run whose folder is in use is named, and the others are trained. --resume trains only the missing one."""
     out = tmp_path / "out"
@@ -178,9 +172,6 @@ def test_stopped_and_continued(tmp_path: Path):
     assert len(row.runs) == 2
     assert before.items() <= finish_times(out).items()
     assert [m["step"] for m in Run(out / "steps/cot/seed-1").metrics()] == list(range(2, 41, 2))
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.generation import Answers, _generate, _unwrapped, generate_answers
 from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
-# Alone or in a batch
-
 
 @pytest.mark.parametrize("curriculum", CURRICULA)
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -163,9 +161,6 @@ def test_nan_weights_give_wrong_answers_and_no_crash():
         model.lm_head.weight.fill_(torch.nan)
     answers = generate_answers(model, TEXT, measured(CURRICULA["pad"]), EXAMPLES, 0)
     assert answers.exact_match(EXAMPLES) == 0
-
-
-# Reading and counting
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,6 @@ def tokens(first: int, last: int) -> list[int]:
     return list(range(FIRST + first, FIRST + last))
 
 
-# The published removal
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_cutoff(side: str):
     """With cutoff 39, stage 38 removes 38 tokens and stage 39 all. Smoothing alone does not reach the cutoff."""
@@ -76,9 +73,6 @@ def test_smoothing_in_a_row():
     assert stages.training(TOKEN_CHAIN, 10, chance, smooth=False) == row_of(stages, TOKEN_CHAIN, 10)
     padded = stages_of(TOKEN_CHAIN, method="icot", smoothing=0.05).training(TOKEN_CHAIN, 10, chance)
     assert padded.tokens == [*PROMPT, *[SLOT] * 17, *tokens(17, TOKENS), *ANSWER]
-
-
-# The stages of each method
 
 
 @pytest.mark.parametrize(
@@ -168,9 +162,6 @@ def test_stages_of_any_curriculum(options: CurriculumOptions, chains: list[Chain
                 assert stages.count_slots[count] >= gone
 
 
-# Nothing leaks
-
-
 @given(curricula(), data_sets())
 def test_prompts(options: CurriculumOptions, chains: list[Chain]):
     """At every stage all examples of one question have one prompt, whatever their steps and answers.
@@ -193,9 +184,6 @@ def test_prompts(options: CurriculumOptions, chains: list[Chain]):
             assert row.labels[given_tokens:] == row.tokens[given_tokens:]
             if options.side == "left" or stage == stages.last:
                 assert row.positions[: given_tokens + 1] == prompt.positions
-
-
-# Rows
 
 
 @given(curricula(), data_sets(), st.data())
@@ -279,9 +267,6 @@ def test_at_most_so_many_slots():
     assert row.labels == [*[IGNORED] * 3, *tokens(3, 6), *ANSWER]
     none = stages_of(c, method="icot-steps", slots=0, hidden_loss=1.0)
     assert none.training(c, 3, PLAIN).labels == [*[IGNORED] * 3, *ANSWER]
-
-
-# Any row
 
 
 @given(curricula(), data_sets(), chances, st.data())

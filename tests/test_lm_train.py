@@ -99,7 +99,7 @@ def test_two_processes_make_the_same_update(tmp_path: Path):
 def test_two_processes_need_a_batch_that_can_be_shared(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="batch=8 cannot be split among 3 processes"):
+    with pytest.raises(InputError, match="batch=8 cannot be split into accumulate=1 parts on 3 processes"):
         train(TINY)
 
 

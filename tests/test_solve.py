@@ -170,9 +170,6 @@ def test_without_a_chain_it_is_chance():
     assert solve(SolveOptions(n=16, k=2, curriculum="none")).solved  # k = 2 has no chain
 
 
-# ---------------------------------------------------------------- masks, gates, rounding
-
-
 @pytest.mark.parametrize("options", [SolveOptions(n=16, k=8), SolveOptions(n=16, k=8, curriculum="icot", samples=600)])
 def test_block_form_of_the_papers_model_is_the_fast_path(options: SolveOptions, monkeypatch: pytest.MonkeyPatch):
     fast = solve(options)
@@ -257,9 +254,6 @@ def test_explicit_cot_has_a_rate_per_column():
     rates = model.rate(stages_of(options)[0]) / model.setting.amplitude
     wanted = [model.setting.unit_rates[level] for level in (0, 0, 0, 0, 1, 1, 2)]
     assert rates.tolist() == pytest.approx(wanted)
-
-
-# ---------------------------------------------------------------- folders
 
 
 @pytest.mark.parametrize(

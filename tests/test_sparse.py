@@ -9,7 +9,7 @@ from internalize.errors import InputError
 from internalize.parity import COSINE, CoTTransformer, LevelTransformer, ParityTree, add_trace, draw_bits, get_link
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.algorithm1.solve_runs import solve_kept
-from internalize.parity.model.latency import measure_latency, models_of
+from internalize.parity.model.latency import models_of
 from internalize.parity.model.sparse import WAYS, SparseModel
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.options import SolveOptions, TrainOptions
@@ -87,5 +87,3 @@ def test_a_trained_model_is_dense(tmp_path: Path):
     (trained,) = models_of(run)
     with torch.no_grad():
         torch.testing.assert_close(SparseModel.of(run)(bits), trained(bits), rtol=0, atol=1e-6)
-    for latency in measure_latency([SparseModel.of(run), trained], batch=3, repeats=4):
-        assert 0 < latency.low <= latency.median <= latency.high

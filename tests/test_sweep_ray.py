@@ -51,7 +51,7 @@ def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_interrupted_and_resumed(tmp_path: Path, address: str):
-    def interrupt(done: float, total: float, text: str) -> None:
+    def interrupt(done: float, *_: object) -> None:
         if done == 3:
             signal.raise_signal(signal.SIGTERM)
 

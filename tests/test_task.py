@@ -96,9 +96,6 @@ def test_mistakes_are_named(make, words: str):
         make()
 
 
-# ---------------------------------------------------------------- samples
-
-
 def test_stream_is_pinned():
     """The bits never change between versions, because published results depend on them."""
     assert [hex(w) for w in words(0, "train", 0, 2)] == ["0xd037f8c3f9a1d176", "0xc057419b4c210765"]

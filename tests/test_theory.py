@@ -266,9 +266,7 @@ def test_the_law_of_samples():
 
 
 def test_the_dominant_stage_has_the_limits_threshold():
-    """At B = 8 M u² a non-child's threshold is u standard deviations away, up to O(1/n): all that the derivation
-    needs.
-    """
+    """At B = 8 M u² a non-child's threshold is u standard deviations away, up to O(1/n)."""
     for gradient in Setting(4096, 2048).gradients:
         B = 8 * gradient.keys * 5.0**2
         deviation = gradient.paper_rate * np.sqrt(gradient.variance[1:] / B)

@@ -103,5 +103,5 @@ def chosen(statements: Mapping[str, Statement[W]], only: Sequence[str] | None) -
     """Return the statements named in ``only`` (default: all), in the order of ``statements``."""
     for name in only or ():
         if name not in statements:
-            raise InputError(f"there is no statement {name!r}; there are {', '.join(statements)}")
+            raise InputError(f"there is no statement {name!r}; the statements are {', '.join(statements)}")
     return {name: each for name, each in statements.items() if only is None or name in only}

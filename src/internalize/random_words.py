@@ -38,7 +38,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         except ValueError:
             raise InputError(f"seeds={text!r}: {part!r} is neither a number nor a range like 0:20") from None
         if len(seeds) + some.stop - some.start > 100_000:
-            raise InputError(f"seeds={text!r} are more than 100000 runs at once")
+            raise InputError(f"seeds={text!r} are more than 100000 runs")
         seeds += some
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"seeds={text!r} must name at least one seed, and none twice")

@@ -18,7 +18,7 @@ from safetensors.torch import load
 
 from internalize.commands import cli
 from internalize.lm.data.readers import read_examples, write_examples
-from tests.faults.foreign_folders import subjects, tree
+from tests.faults.foreign_folders import Subject, subjects, tree
 from tests.faults.harness import Outcome, outcome
 from tests.faults.sandbox import PAGE_RESULTS
 from tests.lm_runs import forget_digests
@@ -237,10 +237,7 @@ def change_structures(kind: str, count: int, seed: int, folder: Path) -> Iterato
     for number, subject in enumerate(subjects(kind, count, chance, folder)):
         if also := _ALSO.get(subject.command.name):
             subject.makers |= also
-        for state in chance.sample(sorted(subject.makers), len(subject.makers)):
-            out = subject.copied(state, number)
-            if files := sorted(path for path in out.rglob("*") if path.suffix in _CHANGES and path.is_file()):
-                break  # a run that was killed early may have none yet
+        state, out, files = _copied_with_files(subject, number, chance)
         path = chance.choice(files)
         how = _CHANGES[path.suffix](path, chance)
         argv = [*chance.choice(subject.asked), *chance.choice(([], ["--json"]))]
@@ -250,6 +247,15 @@ def change_structures(kind: str, count: int, seed: int, folder: Path) -> Iterato
             wrong.append("refused, and something was changed")
         asked = f"{state} in {out}, {path.relative_to(out)}: {how}; then `{' '.join(argv)}`"
         yield outcome(f"wrong structures: {kind}", asked, wrong, out)
+
+
+def _copied_with_files(subject: Subject, number: int, chance: random.Random) -> tuple[str, Path, list[Path]]:
+    """Return a state of the subject, its copy and the files in it. A run that was killed early may have none yet."""
+    for state in chance.sample(sorted(subject.makers), len(subject.makers)):
+        out = subject.copied(state, number)
+        if files := sorted(path for path in out.rglob("*") if path.suffix in _CHANGES and path.is_file()):
+            return state, out, files
+    raise AssertionError(f"no state of {subject.command.name} has files to change")
 
 
 def _unlocked(out: Path) -> dict[Path, str]:

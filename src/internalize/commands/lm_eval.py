@@ -74,9 +74,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             say=say,
         )
         if self.chain and not subject.stages.options.padded:
-            say(
-                "with --removal delete, the prompt is the same with and without --chain: the model chooses what it writes"
-            )
+            say("with --removal delete, the prompt does not depend on --chain: the model chooses whether it writes one")
         with self.keeping("lm-eval", self._config(subject)) as keep, ProgressDisplay("lm eval") as progress:
             evaluation = evaluate(
                 subject,

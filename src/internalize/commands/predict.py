@@ -68,7 +68,9 @@ class Predict(KeptOption, SeedOption):
                 "samples per stage by default (failure 1e-6)": found["samples_default"],
                 "default K": found["K_default"],
                 "limit of samples / (n ln n) at this k/n": found["limit_factor"],
-                f"n from which the theorem's K exceeds ln n (ε = {self.epsilon:g})": f"10^{found['theorem_log10_n']:.0f}",
+                f"n above which the theorem's K exceeds ln n (ε = {self.epsilon:g})": (
+                    f"10^{found['theorem_log10_n']:.0f}"
+                ),
                 f"success with {self.samples} samples per stage": found.get("success_probability"),
                 "not possible": found.get("reason"),
                 "note": found.get("note"),

@@ -48,7 +48,8 @@ def settle_environment() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy waits forever for threads that could not be started
     os.environ.update(MPLBACKEND="agg", MATPLOTLIBRC=os.devnull)  # our figures have one style and no window
     os.environ.pop("SOURCE_DATE_EPOCH", None)  # matplotlib would read a date from it, and our figures have none
-    for name in ("TORCH_LOGS", "ACCELERATE_LOG_LEVEL"):  # diagnostics of libraries, which fail on a name they do not know
+    # Log levels of libraries, which fail on a name that they do not know.
+    for name in ("TORCH_LOGS", "ACCELERATE_LOG_LEVEL"):
         os.environ.pop(name, None)
 
 

@@ -287,7 +287,7 @@ class LmTrainOptions(
         _check_at_least(self, 0, "warmup")
         if self.subdivides and self.advance != "accuracy":
             raise InputError(
-                f"advance={self.advance} does not work with adaptive, which needs accuracy to detect stages that stall; "
+                f"advance={self.advance} does not work with adaptive, which needs accuracy to detect a stall; "
                 "use --method log-icot (or icot, …)"
             )
         if self.steps * self.batch >= 2**63:

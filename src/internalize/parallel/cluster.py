@@ -83,7 +83,7 @@ def load_ray(address: str | None = None) -> Any:
     try:
         ray = importlib.import_module("ray")
     except ImportError:
-        raise InputError("on=ray needs Ray, which is not installed: pip install 'internalize[ray]'") from None
+        raise InputError("backend=ray needs Ray, which is not installed: pip install 'internalize[ray]'") from None
     if address and not ray.is_initialized():
         try:
             _check_cluster(address)

@@ -76,7 +76,7 @@ def refuse_link(path: Path, below: Path) -> None:
             return
         if each.is_symlink():
             raise InputError(
-                f"{each} is a link, but files in {below} must not lie elsewhere, as some are replaced; remove the link"
+                f"{each} is a link, and nothing outside {below} may be written or deleted; remove the link"
             )
 
 

@@ -51,7 +51,7 @@ def read_tables(paths: Sequence[Path], schema: "pl.Schema", needed: Collection[s
 
 
 def _row_count(path: Path, content: bytes) -> int:
-    """Return the number of rows in a file's metadata. Raise an error if it is more than any file of ours has."""
+    """Return the number of rows in a file's metadata. Raise an error if it is more than this package writes."""
     import polars as pl
 
     try:
@@ -59,7 +59,7 @@ def _row_count(path: Path, content: bytes) -> int:
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{path} is damaged: {error}") from None
     if rows > ROWS_AT_MOST:
-        raise InputError(f"{path} has {rows} rows, and a file of ours has at most {ROWS_AT_MOST}")
+        raise InputError(f"{path} has {rows} rows, but this package writes at most {ROWS_AT_MOST}")
     return rows
 
 

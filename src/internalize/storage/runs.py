@@ -333,7 +333,7 @@ class Run:
         self._remove_litter()
 
     def _remove_litter(self) -> None:
-        """Remove temporary files of a killed writer, but only once the run is known to be whole: a refused run stays as it is."""
+        """Remove temporary files of a killed writer. Call it only for a valid run, so that others stay unchanged."""
         remove_litter(self.path, _OWN_FILES.__contains__)
         remove_litter(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
         remove_litter(self.path / "snapshots", _SNAPSHOT.fullmatch)

@@ -181,7 +181,7 @@ class CellStore:
             raise InputError(f"{self.path} is not the folder of a sweep and holds {name!r}; choose another --out")
 
     def _load(self) -> None:
-        """Read the finished cells. An incomplete last line of the journal, and rows that a part already has, are dropped."""
+        """Read the finished cells, without an incomplete last line of the journal and rows that a part already has."""
         in_parts = set(self._parts()["cell"])
         self._rows = [row for row in self._journal() if row["cell"] not in in_parts]
         self._known = in_parts | {row["cell"] for row in self._rows}

@@ -1,11 +1,13 @@
-"""What of the paper's statements carries over to an ordinary transformer that was trained on parity, as certificates.
+"""Certificates of which of the paper's statements carry over to an ordinary transformer that was trained on parity.
 
-    certify(LmWorld.of_folder(Path("runs/…")))       a run of `lm train`, with --keep-stages for the statement about stages
+    certify(LmWorld.of_folder(Path("runs/…")))       a run of `lm train`, with --keep-stages for the statement about
+        stages
 
-The paper proves them of its own model: L = log2 k layers, attention by position alone, nodes at fixed places. An ordinary model
-has heads, MLPs, a residual stream and more layers than it needs, and nobody has proved anything about it. So each bound
-here is a convention of this project, named in the claim beside what the paper has, and a violation refutes the analogy, not the
-paper. All is measured on the last stage's model with everything hidden, but for the freezing, which compares neighbouring stages.
+The paper proves its statements for its own model: L = log2 k layers, attention by position alone, nodes at fixed
+places. An ordinary model has heads, MLPs, a residual stream and more layers than it needs, and nothing is proved about
+it. Each bound here is therefore a convention of this project. The claim names it beside the paper's bound, and a
+violation refutes the analogy, not the paper. All statements are measured on the last stage's model with everything
+hidden, except the one on freezing, which compares neighboring stages.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ STATEMENTS: dict[str, Statement[LmWorld]] = {
     "frozen-nodes": frozen_nodes,
     "answer": answer,
 }
-"""All statements by the name that ``--only`` takes. None of them is the paper's own: `docs/statements.md` has those."""
+"""All statements, by their names for ``--only``. The paper's own statements are in `docs/statements.md`."""
 
 
 def certify(
@@ -32,12 +34,12 @@ def certify(
     only: Sequence[str] | None = None,
     report: Callable[[int, int, str], None] = lambda done, total, seen: None,
 ) -> list[Certificate]:
-    """Check the statements (default: all).
+    """Check the statements.
 
     Args:
         world: the models.
-        only: names of statements.
-        report: called with how many are done, how many there are, and which was the last.
+        only: names of statements. Default: all of them.
+        report: called with statements done, statements to do, and the name of the last one.
     """
     asked = chosen(STATEMENTS, only)
     finite = all(bool(states.isfinite().all()) for states in world.readings.states)

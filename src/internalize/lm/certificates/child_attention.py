@@ -1,4 +1,4 @@
-r"""Attention on the children, from the position that has to predict the node; the mean over questions.
+r"""Attention on the children, from the position that has to predict the node, averaged over questions.
 
 | name   | paper | meaning                                                | where               |
 | ------ | ----- | ------------------------------------------------------ | ------------------- |
@@ -6,10 +6,11 @@ r"""Attention on the children, from the position that has to predict the node; t
 | mass   | 1 − μ | attention on both children together, in one head       | Lemma "Stage 1"     |
 | sight  | n_ℓ   | positions that a node sees: uniform attention is 1/n_ℓ | Definition 1        |
 
-Departs from the paper, where a node is at one place: a causal model can know a node at the position of its last bit, long before
-the chain, and does (`LOG.md`). So that is a place of the node as well as its slot and the position that predicts it. A look at a
-place that does not hold the child is none: it counts where a probe reads the child in the layer below. Uniform attention meets no
-bound: of less than 6 bits there are too few different questions to read anything, and a node sees more positions than that.
+Departs from the paper, where a node has one place. A causal model can know a node at the position of its last bit, long
+before the chain, and does (`LOG.md`). So this position is also a place of the node, beside its slot and the position
+that predicts it. Attention to a place counts only if a probe reads the child there in the layer below. Uniform
+attention meets no bound: with fewer than 6 bits there are too few different questions for a probe, and a node sees more
+than 6 positions.
 """
 
 from typing import Final
@@ -21,9 +22,9 @@ from internalize.certificate import Finding, not_applicable, statement
 from internalize.lm.certificates.world import LmWorld
 
 SHORT: Final = 0.25
-"""What a child's attention may be short of the paper's ½: half of it."""
+"""Largest amount by which a child's attention may be below the paper's ½, which is half of it."""
 MASS: Final = 0.5
-"""Largest mass off the children: they get as much as all other positions together."""
+"""Largest attention off the children. At this bound they get as much as all other positions together."""
 
 
 NO_SLOTS: Final = not_applicable("deleted steps leave no slots, so nodes have no places to attend to")
@@ -34,10 +35,10 @@ NO_SLOTS: Final = not_applicable("deleted steps leave no slots, so nodes have no
     "each child of a node gets ½ of the attention; here, in some head, at least half of that",
 )
 def child_attention(world: LmWorld) -> Finding:
-    r"""Each child gets ½: what the one that has less is short of it, least over layers and heads, at the worst node.
+    r"""Measure how far attention on the lesser child is below ½, least over layers and heads, at the worst node.
 
-    The paper has \((1-\delta)/2 \le \sigma \le 1/2\) in its one head, δ next to nothing. Here each child may have a head of its own
-    and more than ½ of it, so only the lower side is asked for, and half of it.
+    The paper has \((1-\delta)/2 \le \sigma \le 1/2\) in its single head, with a tiny δ. Here each child may have its
+    own head, and more than ½ of its attention. So only the lower bound is checked, with half the attention.
     """
     if not world.kept.stages.options.padded:
         return NO_SLOTS
@@ -48,9 +49,9 @@ def child_attention(world: LmWorld) -> Finding:
 
 @statement('after Lemma "Stage 1"', "attention off the children is next to nothing; here, in some head, at most ½")
 def child_mass(world: LmWorld) -> Finding:
-    """Attention off the two children, the paper's μ, least over layers and heads, at the worst node.
+    """Measure attention off the two children, the paper's μ, least over layers and heads, at the worst node.
 
-    In the paper it is next to nothing. Here it may be as much as what the children get.
+    In the paper it is tiny. Here it may be as much as the children get.
     """
     if not world.kept.stages.options.padded:
         return NO_SLOTS
@@ -60,14 +61,14 @@ def child_mass(world: LmWorld) -> Finding:
 
 
 def _worst_node(world: LmWorld, by: int) -> tuple[tuple[float, float, int], str]:
-    """`_attention_on_children` of the node that has least of its number ``by``, and that node's name."""
+    """Return `_attention_on_children` of the node at which its entry ``by`` is least, and that node's name."""
     seen = [_attention_on_children(world, node) for node in range(world.task.k - 1)]
     worst = min(range(len(seen)), key=lambda node: seen[node][by])
     return seen[worst], world.name(worst)
 
 
 def _attention_on_held_places(world: LmWorld, node: int) -> list[Tensor]:
-    """For each child, what each head of the layers that a node may use has on places that hold it: heads × keys, 0 elsewhere."""
+    """Return for each child the attention of usable heads to places that hold it, as heads × keys, with 0 elsewhere."""
     found: list[Tensor] = []
     for child in world.task.children[node]:
         layers: list[Tensor] = []
@@ -81,9 +82,11 @@ def _attention_on_held_places(world: LmWorld, node: int) -> list[Tensor]:
 
 
 def _attention_on_children(world: LmWorld, node: int) -> tuple[float, float, int]:
-    """Attention on the child that has less, greatest mass on both in one head, and the number of positions in sight.
+    """Return attention on the child that has less, greatest mass on both in one head, and the number of visible
+    positions.
 
-    The children are counted at different places: a slot is also where the next step is predicted, and one look is not two.
+    The children are counted at different places: a slot also predicts the next step, and attention to it counts for one
+    child.
     """
     first, second = _attention_on_held_places(world, node)
     other = 1 - torch.eye(first.shape[1])

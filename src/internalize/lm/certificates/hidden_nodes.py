@@ -1,4 +1,4 @@
-"""Hidden nodes: there in time, left alone by later stages, and the answer that they are for."""
+"""Certificates of hidden nodes: each is ready in time and unchanged by later stages, and the answer is right."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,13 @@ from internalize.lm.training.generation import generate_answers
     "hidden nodes are near the truth; here a linear probe reads them, early enough for their parents",
 )
 def hidden_nodes(world: LmWorld) -> Finding:
-    """Every hidden node is there in time: error of a linear probe at the position that predicts it, least over the layers that it
-    may use, at the worst node.
+    """Measure the error of a linear probe at the position that predicts a node, least over its usable layers, at the
+    worst node.
 
-    The paper has the state itself within δ of the truth. A probe says that a node can be read, not that it was computed: of few
-    bits a wide layer gives away everything. So each node has a control, the parity of its bits with one of them exchanged,
-    which nobody asked for; where a control can be read as well the verdict is vacuous.
+    In the paper the state itself is within δ of the truth. A probe shows that a node can be read, not that it was
+    computed: from a wide layer any function of few bits can be read. So each node has a control: the parity of its bits
+    with one of them exchanged, which the model was not trained for. If a control can be read as well, the verdict is
+    vacuous.
     """
     if world.task.k == 2:
         return not_applicable("k=2 has no hidden nodes")
@@ -36,12 +37,14 @@ def hidden_nodes(world: LmWorld) -> Finding:
     errors = [least(node, cells.tokens[:, node]) for node in nodes]
     controls = [least(node, _control_labels(world, node)) for node in nodes]
     worst, easiest = max(nodes, key=errors.__getitem__), min(nodes, key=controls.__getitem__)
-    where = f"{world.name(worst)}; of controls, that of {world.name(easiest)} is read best, with error {controls[easiest]:.3f}"
+    where = (
+        f"{world.name(worst)}; the best control is that of {world.name(easiest)}, with error {controls[easiest]:.3f}"
+    )
     return Finding(errors[worst], ERROR, where, vacuous=controls[easiest] <= ERROR)
 
 
 def _control_labels(world: LmWorld, node: int) -> Tensor:
-    """The parity of a node's bits but the last, and of another one: outside of the secret set, if there is one there."""
+    """Return the parity of a node's bits with the last one exchanged, if possible for a bit outside the secret set."""
     own, known = world.leaves(node), {world.leaves(other) for other in range(world.task.k - 1)}
     others = sorted(set(range(world.task.n)) - own, key=lambda bit: (bit in world.task.secret, bit))
     sets = (own - {max(own)} | {bit} for bit in others)
@@ -54,15 +57,17 @@ def _control_labels(world: LmWorld, node: int) -> Tensor:
     'after Lemma "Frozen gradient"', "a trained layer stays; here what a stage has hidden is read alike after the next"
 )
 def frozen_nodes(world: LmWorld) -> Finding:
-    """What a stage had hidden the next one leaves as it was: how often a probe that was fitted to the states of the one reads
-    something else in those of the other, least over the layers that the node may use and the earlier model has it in, at the worst
-    node of all stages that were kept and led to the final model.
+    """Measure how often a probe fitted to one stage's states reads a hidden node differently in the next stage's
+    states.
 
-    The paper's trained layers keep their weights. Here all weights move, and what is asked is that the same direction in the same
-    layer still says the same. Nodes that the earlier stage does not have are no part of it.
+    The measure is the least over the node's usable layers in which the earlier model has it, at the worst node of all
+    kept stages that led to the final model.
+
+    The paper's trained layers keep their weights. Here all weights change, and the statement is that the same direction
+    in the same layer still encodes the node. Nodes that the earlier model does not have are left out.
     """
     if len(world.kept.folders) < 2:
-        return not_applicable("the stages were not kept: lm train --keep-stages does")
+        return not_applicable("the stages were not kept; lm train --keep-stages keeps them")
     found: list[tuple[float, int, int]] = []
     missing = 0
     for before, after in world.kept.lineage:
@@ -75,7 +80,7 @@ def frozen_nodes(world: LmWorld) -> Finding:
             moved = _share_read_differently(world, given.cells, node, one, other)
             missing += moved is None
             found += [] if moved is None else [(moved, node, after)]
-    left_out = f"; {missing} that a stage had hidden without having them are left out" if missing else ""
+    left_out = f"; {missing} hidden nodes that a stage's model does not have are left out" if missing else ""
     if not found:
         return not_applicable(f"no stage but the last hides a node that its model has{left_out}")
     worst, node, stage = max(found, key=lambda each: (math.isnan(each[0]), *each))
@@ -85,7 +90,7 @@ def frozen_nodes(world: LmWorld) -> Finding:
 def _share_read_differently(
     world: LmWorld, cells: Cells, node: int, one: Sequence[Tensor], other: Sequence[Tensor]
 ) -> float | None:
-    """How often a node is read differently in other states; None if it is not there in the ones to begin with."""
+    """Return how often a node is read differently in other states, or None if it cannot be read in the first ones."""
     shares: list[float] = []
     for layer in world.usable(node):
         first, second = (at_positions(states[layer], cells.predicted[:, node]) for states in (one, other))
@@ -100,7 +105,7 @@ def _share_read_differently(
 
 @statement("after Theorem 1", "the answer is right with everything hidden; here for 99 %")
 def answer(world: LmWorld) -> Finding:
-    """The answer in the inference input, generated greedily: the share of questions that are not answered, word for word."""
+    """Measure the share of wrong answers, compared word for word, of greedy generation with the whole chain hidden."""
     kept = world.kept
     found = generate_answers(world.model, kept.text, kept.stages, kept.examples, kept.stages.last)
     wrong = len(kept.examples) - sum(found.right(kept.examples))

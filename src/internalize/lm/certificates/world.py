@@ -1,11 +1,13 @@
-"""What the certificates are about: the models that a run on parity has kept, its tree, and where the nodes are.
+"""The world of the certificates: the models that a run on parity has kept, its tree, and the places of the nodes.
 
-| name   | paper    | meaning                                                                                              |
-| ------ | -------- | ---------------------------------------------------------------------------------------------------- |
-| node   | node     | a step of the chain, or the answer, which is the root and the last node                              |
-| level  | ℓ        | of a node: 1 above bits, H = log2 k at the root                                                      |
-| usable | layer ℓ  | the layers that a node may use, ℓ … L − (H − ℓ) of L: one is left for every level below and above it |
-| place  | position | of a bit its own; of a hidden node the one that predicts it, its slot, and that of its last bit      |
+| name   | paper    | meaning                                                                                         |
+| ------ | -------- | ----------------------------------------------------------------------------------------------- |
+| node   | node     | a step of the chain, or the answer, which is the root and the last node                         |
+| level  | ℓ        | level of a node: 1 above bits, H = log2 k at the root                                           |
+| usable | layer ℓ  | the layers that a node may use: ℓ … L − (H − ℓ) of L. One is left for each lower and each higher |
+|        |          | level                                                                                           |
+| place  | position | of a bit: its position. Of a hidden node: its slot, the position that predicts it, and that of   |
+|        |          | its last bit                                                                                    |
 """
 
 from dataclasses import dataclass
@@ -29,12 +31,12 @@ from internalize.lm.probe.states import Budget, Readings, Sequences, read_states
 from internalize.lm.training.train import kept_stages
 
 ERROR: Final = 0.01
-"""Largest share of questions that a reading may get wrong: what is solved in this project is right in 99 %."""
+"""Largest error of a probe or of the answers. In this project, solved means that 99 % are right."""
 
 
 @dataclass(frozen=True)
 class LmWorld:
-    """The models of a run on parity, its tree, and where the nodes are. The root is the last node."""
+    """The models of a run on parity, its tree, and the places of the nodes. The root is the last node."""
 
     kept: ProbedModels
     task: Parity
@@ -43,7 +45,7 @@ class LmWorld:
     def of_folder(
         cls, folder: Path, examples: int = 2048, *, seed: int = 0, device: str = "cpu", say: Say = lambda line: None
     ) -> "LmWorld":
-        """The world of a run of `lm train`, with the stages that it has kept, or of a model that one wrote."""
+        """Open a run of `lm train`, with the stages that it has kept, or a model that a run wrote."""
         run = our_run(folder, "lm certify")
         if run and not (run.path / "model").exists():
             raise InputError(f"{folder} has no model yet: its training is not finished; continue it with --resume")
@@ -53,22 +55,22 @@ class LmWorld:
         if not isinstance(task, Parity):
             raise InputError(f"data={kept.data!r} is not parity:n=…,k=…, and other data have no tree to certify")
         world = cls(kept, task)
-        _ = world.places  # what has none is refused here, not in the midst of the work
+        _ = world.places  # refuses nodes without places now, not after the first measurements
         return world
 
     @cached_property
     def levels(self) -> list[int]:
-        """Of every node."""
+        """The level of each node."""
         return [*self.task.levels, self.task.k.bit_length() - 1]
 
     @cached_property
     def sequences(self) -> Sequences:
-        """What the model is given with everything hidden; a cell is a node."""
+        """The model's input with everything hidden. Each cell is a node."""
         return sequences_of(self.kept, Budget.at(self.kept.stages, self.kept.stages.count))
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:
-        """Of every child, bits from 0 and nodes after them: where it may be looked at."""
+        """The places of each child. Children are bits, numbered from 0, and then nodes."""
         found: dict[int, tuple[int, ...]] = {}
         by_node, n = child_positions(self.kept, self.sequences), self.task.n
         for children, places in zip(self.task.children, by_node, strict=False):
@@ -80,7 +82,7 @@ class LmWorld:
 
     @cached_property
     def held(self) -> set[tuple[int, int, int]]:
-        """Child, place and layer, from the embedding on, where a probe reads the child. A bit is always where it stands."""
+        """Triples (child, place, layer) at which a probe reads the child. Layer 0 is the embedding. Bits count always."""
         found: set[tuple[int, int, int]] = set()
         for child, places in self.places.items():
             for place, layer in product(places, range(self.layers)):
@@ -91,57 +93,57 @@ class LmWorld:
 
     @cached_property
     def model(self) -> Any:
-        """That which the run ended with."""
+        """The final model of the run."""
         return self.kept.model(self.kept.final)
 
     @cached_property
     def readings(self) -> Readings:
-        """Its states with everything hidden."""
+        """The model's states with everything hidden."""
         return read_states(self.model, self.sequences)
 
     @cached_property
     def attention(self) -> list[Tensor]:
-        """Of its layers: nodes × heads × keys."""
+        """The mean attention of each layer, as nodes × heads × keys."""
         return mean_attention(self.model, self.sequences)
 
     @cached_property
     def fitted(self) -> Tensor:
-        """Which questions fit the probes; the others judge them."""
+        """A mask of the questions that fit the probes; the others judge them."""
         return fitting_half(self.kept.seed, len(self.kept.examples))
 
     @property
     def layers(self) -> int:
-        """L, the embedding not counted."""
+        """The number of layers L, without the embedding."""
         return len(self.readings.states) - 1
 
     def usable(self, node: int) -> range:
-        """The layers, from 1, that a node may use: its children's levels come before, its parents' levels after."""
+        """Return the layers, from 1, that a node may use. One layer is left for each lower and each higher level."""
         return range(self.levels[node], self.layers - (self.levels[-1] - self.levels[node]) + 1)
 
     def leaves(self, node: int) -> frozenset[int]:
-        """The bits whose parity a node is."""
+        """Return the bits whose parity the node is."""
         n = self.task.n
         below = ({child} if child < n else self.leaves(child - n) for child in self.task.children[node])
         return frozenset(bit for bits in below for bit in bits)
 
     @property
     def shown_chain_reason(self) -> str | None:
-        """That the last stage shows some of the chain, if it does: nothing is said about such a model."""
+        """A message that the last stage shows a part of the chain, or None. Statements do not apply to such a model."""
         stages = self.kept.stages
         shown = len(stages.count_slots) - 1 - stages.hidden[-1]
         return f"the last stage of {stages.options.method} shows {shown} steps of the chain" if shown > 0 else None
 
     @property
     def not_applicable_reason(self) -> str | None:
-        """Why nothing is said about the nodes of this model, if there is a reason."""
+        """The reason why statements about nodes do not apply to this model, or None."""
         shallow = f"{self.layers} layers are fewer than the {self.levels[-1]} levels of the tree"
         return self.shown_chain_reason or (shallow if self.layers < self.levels[-1] else None)
 
     def probe(self, states: Tensor, labels: Tensor) -> tuple[Discriminant, float]:
-        """A probe of labels, one a question, and its error on the questions that it was not fitted to."""
+        """Return a probe of labels, one per question, and its error on the questions that it was not fitted to."""
         probe = fit(states[self.fitted], labels[self.fitted])
         return probe, 1 - probe.accuracy(states[~self.fitted], labels[~self.fitted])
 
     def name(self, node: int) -> str:
-        """For messages."""
+        """Return the name of a node, for messages."""
         return "the answer" if node == self.task.k - 2 else f"step {node + 1} (level {self.levels[node]})"

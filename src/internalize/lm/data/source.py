@@ -196,7 +196,7 @@ class _TaskSource(Source):
         return not self._holds_out or _sixteenth_of(example.question) not in _SHARES
 
     def _draw_block(self, block: int) -> list[Example]:
-        """Return the first training examples of the block's portion. If it has too few, draw more far down the stream."""
+        """Return the first training examples of the block's portion. If there are too few, draw more down the stream."""
         found: list[Example] = []
         for attempt in range(_MAX_REDRAWS):
             drawn = self.task.examples("train", block * _PORTION + attempt * _REDRAW, _PORTION)
@@ -269,7 +269,7 @@ class _FileSource(Source):
 def _draw_held_out(
     spec: str, examples: Sequence[Example], seed: int, held_out: int, tested: int, say: Say
 ) -> tuple[list[Example], list[Example]]:
-    """Draw validation and test examples, in the file's order. Each part is at most a tenth of the file, or one example."""
+    """Draw validation and test examples, in the file's order: each at most a tenth of the file, but at least one."""
     most = max(1, len(examples) // 10)
     for count, what in ((held_out, "validation"), (tested, "test")):
         if count > most:

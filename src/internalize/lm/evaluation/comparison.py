@@ -63,7 +63,7 @@ class MethodCost:
         return len(self.planned)
 
     def options(self, steps: int, of: int) -> LmTrainOptions:
-        """Return the options for ``steps`` updates. Options in updates are scaled by ``steps / of``."""
+        """Return the options for ``steps`` updates. Those in updates are scaled by ``steps`` / ``of``, the budget."""
         base, scale = self.base, steps / of
         if self.stages == 1:
             return replace(base, steps=steps)

@@ -91,7 +91,9 @@ def open_subject(
         text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
         check_vocabulary(where, model, text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
-        say(f"{where} has no {PROMPT_FILE}: its prompts are those of --method {options.method} --removal {options.removal}")
+        say(
+            f"{where} has no {PROMPT_FILE}: its prompts are those of --method {options.method} --removal {options.removal}"
+        )
     subject = Subject(model.to(device=device, dtype=getattr(torch, dtype)), text, stages, found, data)
     if (long := _without_room(subject, stages.last)) == len(found):
         raise InputError(f"{where}: none of the examples fits into the model's positions")
@@ -261,7 +263,7 @@ def _examples(
         return eval_examples(asking.data, seed, count, say=say)
     if asking is not None:
         raise InputError(
-            f"the model was trained on {asking.data}, and only its run folder knows what was held out: give that, or --data"
+            f"the model was trained on {asking.data}; only its run folder knows what was held out: give that, or --data"
         )
     raise InputError("--data is missing: give a file or a task with questions")
 

@@ -315,8 +315,8 @@ def _bound_reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[
         said.append(f"steps={total} ends before stage {stage + 1} of {stages.count} begins, which is after {begin}")
     if options.subdivides:
         said.append(
-            f"planned with everything hidden at once; if that stalls for patience={options.patience} updates it continues as "
-            f"log-icot, whose stages are subdivided if they stall, at worst into {stages.count} of one step each"
+            f"planned with everything hidden at once; if that stalls for patience={options.patience} updates it continues "
+            f"as log-icot, whose stages are subdivided if they stall, at worst into {stages.count} of one step each"
         )
     elif options.advance == "accuracy":
         said.append("an upper bound: a stage ends sooner if held-out exact match reaches the threshold")

@@ -1,4 +1,4 @@
-"""Where each hidden step can be read in a model, and why a stage stalls: `lm probe`.
+"""`lm probe`: in which layer each hidden step can be read, and why a stage stalls.
 
 Imports `lm.evaluation`. Start with `probe.py`.
 """

@@ -1,18 +1,18 @@
-r"""What the loss asks of a position, and what the position looks at: gradient signal over noise, attention on the children, and
-whether the loss would have it look at them.
+r"""Gradient signal over noise at a position, its attention on the children of its node, and the pull of these children.
 
-The gradient of an example's loss by the state at a position says in which direction that state should move. On average over
-all examples it would say nothing where a step is as often 0 as 1; so it is averaged over the examples whose step has one
-value, and these means are what a weight would learn that writes the step there:
+The gradient of an example's loss with respect to the state at a position is the direction in which that state should
+move. If a step is 0 as often as 1, the mean over all examples is near zero. So the gradient is averaged over the
+examples in which the step has the same value. A weight that writes the step there would learn these means:
 
 .. math:: \text{signal}^2 = \sum_c p_c \, |\bar g_c|^2, \qquad \text{noise}^2 = \sum_c p_c \, s_c^2 / n_c
 
-with the means, the variances and the numbers of examples of each value c. Without any signal their ratio is about 1.
+with the share, the mean, the variance and the number of examples of each value c. Without a signal the ratio is about
+1.
 
-The pull of a key is what a step of gradient descent adds to the score that it gets from the position's query: the mean over the
-examples over its standard error. It is this that the paper's stages rest on: the gradient of the children stands out from the
-noise of the others. (Not all of it is information: in a model that nobody has trained every key has a pull, because attention
-anywhere changes the output. It is the difference from other keys that tells.)
+The pull of a key is what a step of gradient descent adds to its attention score at the position's query: the mean over
+examples, divided by its standard error. The paper's stages rest on it: the gradient of the children stands out from the
+noise of the other keys. The pull alone is not evidence. In an untrained model every key has a pull, because attention
+to any position changes the output. Only the difference from other keys is evidence.
 """
 
 from collections.abc import Sequence
@@ -30,36 +30,35 @@ from internalize.lm.probe.states import Cells, Sequences, at_positions
 from internalize.lm.stages.removal import IGNORED
 
 EXAMPLES: Final = 512
-"""The first so many examples are looked at."""
+"""Number of examples that are used, from the first."""
 
 
 Children = Sequence[tuple[int, ...]] | None
-"""Of a cell: for each child the positions that stand for it, the same in all examples; None where they are not known."""
+"""The places of each child of a cell, which are the same positions in all examples; None if they are not known."""
 
 
 @dataclass(frozen=True)
 class CellSignal:
-    """What one layer, the embedding among them, says about one cell. None where children are not known, and for the embedding."""
+    """The signals of a cell at a layer. The last three are None if children are not known, and for the embedding."""
 
     gradient: float
     gradient_error: float
     child_attention: list[float] | None
-    """For each child the greatest over heads of the mean attention to its position or to the one that predicts it, another one for
-    each child."""
+    """For each child, the greatest mean attention over heads to one of its places, which differ between children."""
     child_pull: list[float] | None
-    """For each child the greatest pull over heads and over the same positions; None also where no key has any pull: the loss asks
-    nothing of the cell's position in this layer."""
+    """For each child, the greatest pull over heads at such places. Also None if no key has a pull, because the loss
+    does not depend on the attention of the cell's position in this layer."""
     other_pull: float | None
     """The median over all other keys of their greatest pull over heads."""
 
 
 def measure_signals(model: Any, sequences: Sequences, children: Sequence[Children]) -> list[list[CellSignal]]:
-    """Gradients and attention of a model under a budget, by layer and cell.
+    """Measure gradients and attention of a model under a budget, by layer and cell.
 
     Args:
         model: a causal language model of transformers.
-        sequences: what it is given; the loss is that of the last layer, of all that they supervise.
-        children: of each cell.
+        sequences: the model's input. The loss is that of the last layer on all supervised tokens.
+        children: the children of each cell.
     """
     known = any(each is not None for each in children)
     attention = mean_attention(model, sequences) if known else []
@@ -70,7 +69,7 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Childre
         outputs = model(**batch, output_hidden_states=True, output_attentions=known, use_cache=False)
         states: tuple[Tensor, ...] = outputs.hidden_states
         looks: tuple[Tensor, ...] = outputs.attentions if known else ()
-        if not all(look.requires_grad for look in looks):  # attention that is told of, not used
+        if not all(look.requires_grad for look in looks):  # a copy of the attention that the output does not depend on
             looks = ()
         loss = _loss(outputs.logits, labels)
         found = torch.autograd.grad(loss, [*states, *looks], allow_unused=True, materialize_grads=True)
@@ -94,25 +93,27 @@ def measure_signals(model: Any, sequences: Sequences, children: Sequence[Childre
 
 
 def _pull(attention: Tensor, gradient: Tensor, predicted: Tensor) -> Tensor:
-    """Examples × cells × heads × keys, from attention and the gradient of the loss by it: the gradient by the scores below the
-    softmax.
+    """Return minus the gradient with respect to the scores, from the attention (their softmax) and the gradient by it.
+
+    The result has examples × cells × heads × keys.
     """
     a, g = (at_positions(each.detach().transpose(1, 2), predicted).double().cpu() for each in (attention, gradient))
     return -a * (g - (a * g).sum(-1, keepdim=True))
 
 
 def _pull_scores(parts: Sequence[Tensor], count: int) -> Tensor:
-    """Mean over standard error, from sums and sums of squares over parts of the examples; 0 for keys that the mask hides."""
+    """Return mean over standard error, from sums and sums of squares over parts of the examples; 0 for masked keys."""
     mean, square = reduce(torch.add, parts) / count
     error = ((square - mean.square()).clamp(min=0) / count).sqrt()
     return torch.where(error > 0, mean / error, 0.0)
 
 
 def mean_attention(model: Any, sequences: Sequences) -> list[Tensor]:
-    """A tensor a layer, the first being the one above the embedding: cells × heads × keys, from the position that predicts the
-    cell, the mean over the first `EXAMPLES` examples.
+    """Return the mean attention from the position that predicts each cell, over the first `EXAMPLES` examples.
+
+    There is one tensor per layer above the embedding, with cells × heads × keys.
     """
-    model.set_attn_implementation("eager")  # the quicker ones do not say what they attend to
+    model.set_attn_implementation("eager")  # faster implementations do not return the attention
     sums: list[list[Tensor]] = []
     with torch.no_grad():
         for some, batch in sequences.batches(model.device, EXAMPLES):
@@ -124,14 +125,14 @@ def mean_attention(model: Any, sequences: Sequences) -> list[Tensor]:
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over examples of the mean over their supervised tokens: then gradients are those of each example's own loss."""
+    """Return the sum of the examples' mean losses, so that each state's gradient is that of its own example's loss."""
     following = labels[:, 1:]
     each = cross_entropy(logits[:, :-1].float().transpose(1, 2), following, ignore_index=IGNORED, reduction="none")
     return (each.sum(1) / (following != IGNORED).sum(1)).sum()
 
 
 def _signal_and_noise(cells: Cells, gradients: Tensor, cell: int) -> tuple[float, float]:
-    """Signal and noise of one cell's gradients, examples × width."""
+    """Return signal and noise of one cell's gradients, given as examples × width."""
     tokens = cells.tokens[: len(gradients), cell]
     having = tokens != IGNORED
     g, tokens = gradients[having].double(), tokens[having]
@@ -145,8 +146,10 @@ def _signal_and_noise(cells: Cells, gradients: Tensor, cell: int) -> tuple[float
 
 
 def _on_children(values: Tensor, children: Children) -> list[float] | None:
-    """From heads × keys, the greatest over heads at one position of each child: different positions, so that one key does not
-    stand for two children (a step's own is the one that predicts the next), and those at which the least of them is greatest.
+    """Return for each child the greatest value over heads at one of its places, from heads × keys.
+
+    Children get different places, so that one key does not count for two children: a step's own position also predicts
+    the next step. Of all such choices of places, the result is the one whose least value is greatest.
     """
     if children is None:
         return None
@@ -158,7 +161,7 @@ def _on_children(values: Tensor, children: Children) -> list[float] | None:
 
 
 def _pulls(scores: Tensor, children: Children) -> tuple[list[float] | None, float | None]:
-    """From heads × keys, the pull of the children, and the median over the other keys that are seen."""
+    """Return the pull of the children, and the median pull of the other visible keys, from heads × keys."""
     seen = (scores != 0).any(0)
     if children is None or not seen.any():
         return None, None

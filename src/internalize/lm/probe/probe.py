@@ -1,7 +1,8 @@
-"""`lm probe`: where the reasoning went. How well each step of the chain can be read from each layer, stage by stage.
+"""`lm probe`: measures how well each step of the chain can be read from each layer, for the model of each stage.
 
-A row is one step at one layer of one stage's model, with so much hidden; `docs/contract.md` has its keys. Tokens that never
-differ (separators, signs) teach nothing and are left out; of a step with several tokens every number is the mean over them.
+A row is one step at one layer of one stage's model, with a number of hidden steps; `docs/contract.md` has its keys.
+Tokens that are the same in all examples (separators, signs) are left out. For a step of several tokens, each number is
+the mean over them.
 """
 
 import statistics
@@ -28,23 +29,23 @@ def probe(
     hidden: Sequence[int] = (),
     report: Callable[[int, int, str], None] = lambda done, total, seen: None,
 ) -> Json:
-    """Read every model that is asked about, and return what ``--json`` prints.
+    """Probe the selected models, and return what ``--json`` prints.
 
     Args:
         kept: the models and the data.
-        hidden: budgets: numbers of hidden units. Default: those of the model's own stage, of the next, and of the last.
-        report: called with what is done, what there is to do, and what was done last.
+        hidden: budgets, as numbers of hidden units. Default: those of the model's own stage, the next and the last.
+        report: called with probes done, probes to do, and a message about the last one.
     """
     began = time.perf_counter()
     stages = kept.stages
     if wrong := [count for count in hidden if not 0 <= count < len(stages.count_slots)]:
         raise InputError(
-            f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the units of the longest chain"
+            f"hidden={wrong[0]} is outside 0 … {len(stages.count_slots) - 1}, the number of units of the longest chain"
         )
     jobs = [(stage, budget) for stage in kept.asked for budget in _budgets(kept, stage, hidden)]
     asked = {(stage, budget.hidden) for stage, budget in jobs}
     rows: list[Json] = []
-    also: list[Json] = []  # for the accounts: what the model had that a stage began with
+    also: list[Json] = []  # only for the accounts: rows of the model that a stage began with
     model, before, at = None, None, 0
     for done, (stage, budget) in enumerate(jobs):
         if at != stage:
@@ -69,8 +70,11 @@ def probe(
 
 
 def _budgets(kept: ProbedModels, stage: int, hidden: Sequence[int]) -> Iterator[Budget]:
-    """What is hidden from a stage's model, each number once. By default: as at its own stage, at the next that is planned, at those
-    that began with this model, and at the last. Of stages that hide as much of the longest chain its own counts, or the last.
+    """Yield the budgets at which a stage's model is probed, each number of hidden units once.
+
+    The default budgets are those of the model's own stage, of the next planned one, of those that began with this
+    model, and of the last. Among stages that hide the same number of the longest chain's units, the model's own counts,
+    or the last.
     """
     stages = kept.stages
     if hidden:
@@ -85,19 +89,19 @@ def _budgets(kept: ProbedModels, stage: int, hidden: Sequence[int]) -> Iterator[
 
 
 def sequences_of(kept: ProbedModels, budget: Budget) -> Sequences:
-    """What a model is given under a budget, with the tokens of the chain that differ between examples."""
+    """Return a model's input under a budget, with cells for the tokens of the chain that differ between examples."""
     found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
     by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
     cells = cells_of(
         by_steps, [own for _, own in found], lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1
     )
     if not cells.keys:
-        raise InputError(f"{kept.data}: no token of the chain differs between examples, or too few have it")
+        raise InputError(f"{kept.data}: no token of the chain differs between examples, or too few examples have it")
     return Sequences([row for row, _ in found], cells, kept.text.pad, kept.stages.options.keep_positions)
 
 
 def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: Any) -> Iterator[Json]:
-    """Every layer and step of one model under one budget; ``before`` is the model of the stage before, if there is one."""
+    """Yield a row for each layer and step of a model under a budget. Its stage began with the model ``before``."""
     sequences = sequences_of(kept, budget)
     cells = sequences.cells
     readings = read_states(model, sequences)
@@ -129,7 +133,7 @@ def _rows(kept: ProbedModels, stage: int, budget: Budget, model: Any, before: An
 
 
 def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: Tensor) -> Json:
-    """One token at one layer, judged on the half of the examples that fits no probe."""
+    """Measure one token at one layer, on the half of the examples that the probe is not fitted to."""
     true, having, shown = cells.tokens[:, cell], cells.having(cell), cells.shown[:, cell]
     judged = having & ~fitted
 
@@ -138,7 +142,7 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
         return fit(states[some & fitted], true[some & fitted]).accuracy(states[some & ~fitted], true[some & ~fitted])
 
     predicted, own = cells.predicted[:, cell], cells.own[:, cell]
-    in_slots = having & ~shown & (own != predicted)  # a token that is shown can always be read where it stands
+    in_slots = having & ~shown & (own != predicted)  # a shown token can always be read at its own position
     readable = readings.read[layer].numel() > 0
     return {
         "shown": shown[having].double().mean().item(),
@@ -151,9 +155,9 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
 
 
 def child_positions(kept: ProbedModels, sequences: Sequences) -> list[Children]:
-    """For each cell the positions that stand for its children: of a word its own, of a step also the one that predicts it.
+    """Return the places of each cell's children: of a word its position, of a step also the position that predicts it.
 
-    Only where every word and every step is one token, at the same place in all examples.
+    They are known only if every word and every step is one token, at the same position in all examples.
     """
     cells = sequences.cells
     place = {element: cell for cell, (element, _) in enumerate(cells.keys)}
@@ -177,7 +181,7 @@ def child_positions(kept: ProbedModels, sequences: Sequences) -> list[Children]:
 
 
 def _child_steps(kept: ProbedModels) -> list[list[int]] | None:
-    """For each step, and last the answer, the steps that it is made of, from 1; None where that is not known."""
+    """Return for each step, and last for the answer, the steps that are its children, from 1; None if not known."""
     asked = {len(example.question.split()) for example in kept.examples}
     if kept.children is None or len(asked) != 1 or len(kept.children) != len(kept.levels) + 1:
         return None
@@ -186,7 +190,7 @@ def _child_steps(kept: ProbedModels) -> list[list[int]] | None:
 
 
 def fitting_half(seed: int, count: int) -> Tensor:
-    """Which examples fit the probes."""
+    """Return a mask of the examples that fit the probes; the others judge them."""
     order = words(seed, "order", 0, count).argsort(kind="stable")
     fitted = torch.zeros(count, dtype=torch.bool)
     fitted[torch.from_numpy(order[: count // 2])] = True
@@ -194,11 +198,11 @@ def fitting_half(seed: int, count: int) -> Tensor:
 
 
 def _agreement(read: Tensor, true: Tensor) -> float | None:
-    """How many agree; None of nothing."""
+    """Return the share of equal entries, or None for empty tensors."""
     return (read == true).double().mean().item() if len(read) else None
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """Over the tokens of a step; of those that have a value. (Attention on children is of steps with one token.)"""
+    """Return the mean of the values that are not None. A single value, which may be a list, is returned unchanged."""
     found = [value for value in values if value is not None]
     return statistics.fmean(found) if len(found) > 1 else found[0] if found else None

@@ -1,4 +1,4 @@
-"""What `lm probe` looks at: the models that a run kept at the ends of its stages, or a single one, and examples to read."""
+"""The input of `lm probe`: the models that a run kept at the ends of its stages, or a single model, and examples."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,34 +21,35 @@ from internalize.storage.files import present
 from internalize.storage.runs import Run
 
 FEWEST: Final = 64
-"""Examples that must have a token for it to be read: half of them fit the probe, half judge it."""
+"""Least number of examples with a token for the token to be probed. Half of them fit the probe, half judge it."""
 
 
 @dataclass(frozen=True)
 class ProbedModels:
-    """Models of a run by stage, counted from 1, with the data that they are probed on."""
+    """The models of a run by stage, counted from 1, with the data that they are probed on."""
 
     folders: dict[int, Path]
-    """All that were kept, those before the ones that are asked about among them."""
+    """The folders of all kept models, also of stages that are not asked for."""
     before: dict[int, int]
-    """The stage with whose model each began, if that was kept."""
+    """For each stage, the stage with whose model it began, if that model was kept."""
     final: int
-    """The stage that the run ended with: of adaptive not the highest, if that was given up."""
+    """The last stage of the run. With adaptive it is not the highest one if that was given up."""
     asked: list[int]
+    """The stages to probe."""
     text: TextFormat
     stages: TextStages
     examples: list[Example]
     levels: list[int | None]
-    """Of each step of the longest chain."""
+    """The level of each step of the longest chain."""
     children: tuple[tuple[int, ...], ...] | None
-    """As a task knows them."""
+    """The inputs of each step, as in `Task.children`."""
     data: str
     seed: int
     device: str
 
     @property
     def lineage(self) -> list[tuple[int, int]]:
-        """The stages that led to the final model, each with the one that began with its model, the last pair first."""
+        """The stages that led to the final model, last first, as pairs of a stage and the one after it."""
         pairs: list[tuple[int, int]] = []
         stage = self.final
         while stage in self.before:
@@ -57,7 +58,7 @@ class ProbedModels:
         return pairs
 
     def model(self, stage: int) -> Any:
-        """The model of a stage, ready to be read."""
+        """Load the model of a stage for probing."""
         model, _ = load_model(self.folders[stage])
         return model.to(self.device).float().eval()
 
@@ -72,22 +73,22 @@ def open_probed_models(
     device: str = "cpu",
     say: Say = lambda line: None,
 ) -> ProbedModels:
-    """Find the models of a run, or a single one, and what they are to be probed on: questions that differ, held-out ones first.
+    """Find the models of a run, or a single model, and examples with different questions, held-out ones first.
 
     Args:
-        folder: of a run of `lm train --keep-stages`, or of a model that a run wrote.
-        data: a file or a task. Default: what the model was trained on.
-        examples: how many; there may be fewer.
-        stage: whose model: a number from 1, all, or last.
-        seed: draws the halves, and a task that names no seed.
-        device: where the arithmetic happens.
-        say: called with a line for what a user should know.
+        folder: the folder of a run of `lm train --keep-stages`, or of a model that a run wrote.
+        data: a file or a task. Default: the data of the model's training.
+        examples: number of examples. There may be fewer.
+        stage: the stages to probe: a number from 1, all, or last.
+        seed: draws the halves of the examples, and a task whose spec has no seed.
+        device: the device that computes.
+        say: called with each line that the user should see.
     """
     if examples < FEWEST:
         raise InputError(f"examples={examples} must be at least {FEWEST}: half of them fit the probe, half judge it")
     run = our_run(folder, "lm probe")
     if run is None and not present(folder / PROMPT_FILE):
-        raise InputError(f"{folder} is neither a run of lm train nor a model that one wrote: it has no {PROMPT_FILE}")
+        raise InputError(f"{folder} is neither a run of lm train nor a model that a run wrote: it has no {PROMPT_FILE}")
     if run and run.finished:
         check_finished(run)
     found = kept_stages(run) if run else {}
@@ -115,7 +116,7 @@ def open_probed_models(
         text,
         stages,
         [given[i] for i in kept],
-        # A curriculum without levels drops them; the order of its steps is that of the data.
+        # A curriculum without levels drops them. Its steps are then in the order of the data.
         _step_levels([given[i] if given[i].levels else original[i] for i in kept]),
         get_task(spec, seed).children if is_task(spec) else None,
         spec,
@@ -125,44 +126,47 @@ def open_probed_models(
 
 
 def _stage_of(folder: Path, last: int) -> int:
-    """A single model's stage: what its folder's name says if a run kept it, else the last."""
+    """Return the stage of a single model: the number in its folder's name if a run kept it, otherwise the last."""
     name = folder.name.removeprefix("stage-")
     said = int(name) if folder.name != name and name.isdecimal() else last
     return said if 1 <= said <= last else last
 
 
 def _training_order(run: Run) -> list[int]:
-    """Stages in the order of training; of adaptive one may come twice."""
+    """Return the stages in the order of training. With adaptive a stage may come twice."""
     records = run.result["stages"] if run.finished else metrics_of(run)
     order = [stage for stage, _ in groupby(int(record["stage"]) for record in records)]
     again = not run.finished and order[-1:] and order[-1] in order[:-1]
-    return order[:-1] if again else order  # the model that was kept is that of the time before
+    return order[:-1] if again else order  # the kept model is still that of the earlier attempt
 
 
 def _starting_stages(order: Sequence[int], kept: Collection[int]) -> dict[int, int]:
-    """The stage with whose model each stage began. In the order of training that is the latest one before it that hides less:
-    what is given up is followed by something smaller.
+    """Return for each stage the stage with whose model it began.
+
+    That is the latest earlier stage that hides less, because an attempt that is given up is followed by a smaller
+    removal.
     """
     begins = {stage: next((s for s in reversed(order[:at]) if s < stage), 0) for at, stage in enumerate(order)}
     return {stage: earlier for stage, earlier in begins.items() if earlier in kept and stage in kept}
 
 
 def _select_stages(stage: str, found: Sequence[int], final: int) -> list[int]:
+    """Return the stages to probe."""
     if stage == "all":
         return list(found)
     number = final if stage == "last" else int(stage) if stage.isdecimal() else 0
     if number not in found:
-        raise InputError(f"stage={stage!r} is not all, last or one of the stages kept: {', '.join(map(str, found))}")
+        raise InputError(f"stage={stage!r} is not all, last or one of the kept stages: {', '.join(map(str, found))}")
     return [number]
 
 
 def _examples(run: Run | None, asking: PromptSpec, data: str, seed: int, count: int, say: Say) -> list[Example]:
-    """Examples whose questions differ: a probe that met one of them twice would only have to remember it."""
+    """Return examples with different questions. A probe could memorize a question that is in both halves."""
     if data and not is_task(data):
         return _distinct_questions(eval_examples(data, seed, count, say=say))[:count]
     if not data and run is None and not is_task(asking.data):
         raise InputError(
-            f"the model was trained on {asking.data}, and only its run folder knows what was held out: give that, or --data"
+            f"the model was trained on {asking.data}; only its run folder knows what was held out: give that, or --data"
         )
     source = run_source(run, say) if run and not data else open_source(data or asking.data, seed, held_out=0, say=say)
     if source.spec != asking.data:
@@ -171,29 +175,32 @@ def _examples(run: Run | None, asking: PromptSpec, data: str, seed: int, count: 
     if len(held_out) == count:
         return held_out
     found = _distinct_questions([*held_out, *source.training_sample(count)])[:count]
-    say(f"{len(held_out)} held-out questions differ; {len(found) - len(held_out)} of training are read, too")
+    say(
+        f"only {len(held_out)} held-out questions differ; {len(found) - len(held_out)} training questions are used, too"
+    )
     return found
 
 
 def _distinct_questions(examples: Sequence[Example]) -> list[Example]:
+    """Return the first example of each question."""
     return list({example.question: example for example in reversed(examples)}.values())[::-1]
 
 
 def _examples_that_fit(
     examples: Sequence[Example], text: TextFormat, stages: TextStages, room: int | None, say: Say
 ) -> list[int]:
-    """Which examples have room in the model's positions at every stage."""
+    """Return the numbers of the examples that fit into the model's positions at every stage."""
     chains = text.chains(examples)
     kept = [i for i, chain in enumerate(chains) if room is None or stages.longest(chain) <= room]
     if left := len(chains) - len(kept):
         say(f"{left} of {len(chains)} examples do not fit into the model's positions and are left out")
     if len(kept) < FEWEST:
-        raise InputError(f"{len(kept)} examples are left, and a probe needs {FEWEST}")
+        raise InputError(f"{len(kept)} examples are left, but a probe needs {FEWEST}")
     return kept
 
 
 def _step_levels(examples: Sequence[Example]) -> list[int | None]:
-    """The level of each step, where all examples that have the step agree."""
+    """Return the level of each step, or None if the examples that have the step disagree."""
     by_step: dict[int, set[int | None]] = {}
     for example in examples:
         for step in range(len(example.steps)):

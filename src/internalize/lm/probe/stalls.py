@@ -1,21 +1,21 @@
-"""Why a stage has not got on: what `lm probe` read of its model, step by step, in the terms of the paper.
+"""Why a stage stalls: an account of each missing step, from what `lm probe` measured, in the terms of the paper.
 
-On the paper's model a stage fails because a trained layer is lost, because representations have collapsed, or because the
-gradient of a node's children is below the noise of the others. Here a step is *read* if a linear probe reads it in some layer,
-and each step that is not has a reason, the first of these that holds:
+On the paper's model a stage fails because a trained layer is lost, because representations collapse, or because the
+gradient of a node's children is below the noise of the other keys. Here a step is *read* if a linear probe reads it in
+some layer, and otherwise *missing*. The reason for a missing step is the first of these that holds:
 
-| reason   | of a step that is missing                                                                                     |
-| -------- | ------------------------------------------------------------------------------------------------------------- |
-| lost     | it is read in the model that the stage began with, with as much hidden                                        |
-| waiting  | one of the steps that it is made of is missing itself                                                         |
-| late     | one of them is hidden and read so late that in no layer above it the loss asks anything of this step's place  |
-| pulled   | in some layer above them the loss would have it look at all that it is made of, by `ABOVE` times the pull of  |
-|          | other keys. It is about to be found                                                                           |
-| faint    | it would not: the signal is below the noise                                                                   |
-| unknown  | what it is made of, or where that stands, is not known (known for parity alone)                               |
+| reason   | meaning                                                                                                  |
+| -------- | -------------------------------------------------------------------------------------------------------- |
+| lost     | the step is read in the model that the stage began with, with the same steps hidden                      |
+| waiting  | one of its children, which are the steps that it is computed from, is missing                            |
+| late     | a child is hidden and read so late that in no higher layer the loss depends on the attention of the step |
+| pulled   | in some layer above the children each child has at least `ABOVE` times the pull of other keys, so the    |
+|          | step is about to be found                                                                                |
+| faint    | no layer has such a pull: the signal is below the noise                                                  |
+| unknown  | the children or their places are not known (they are known only for parity)                              |
 
-Where all that the model before had is lost, the representation has collapsed. The loss is that of the last layer, at what a
-training example of the stage supervises; a loss at every layer is not in it.
+The representation has collapsed if all steps of the earlier model are lost. The loss is that of the last layer on what
+a training example of the stage supervises. A loss at every layer is not included.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +25,11 @@ from internalize.storage.files import Json
 
 Row = Mapping[str, Any]
 READ: Final = 0.9
-"""A step is read where the probe has gone this part of the way from chance to no error."""
+"""A step is read if the probe's accuracy is at least this fraction of the way from chance to 1."""
 ABOVE: Final = 2.0
-"""Times the pull of other keys (their median), or of noise alone, that the pull of a child must be, to stand out."""
+"""The pull of a child stands out if it is this many times the median pull of other keys, or the pull of noise."""
 NOISE: Final = 1.0
-"""The pull of noise alone: a mean over its standard error."""
+"""The pull of pure noise: a mean divided by its standard error."""
 
 
 def accounts(
@@ -38,14 +38,14 @@ def accounts(
     before: Mapping[int, int],
     made_of: Sequence[Sequence[int]] | None = None,
 ) -> list[Json]:
-    """One for every stage's model with as much hidden as at its own stage, if that was read.
+    """Return one account for each stage whose model was probed at the stage's own budget.
 
     Args:
-        rows: of `lm probe`.
-        own: how much each stage hides.
-        before: the stage with whose model each began.
-        made_of: for each step, and last the answer, the steps that it is made of, counted from 1; what is in the question is
-            left out. None where it is not known.
+        rows: the rows of `lm probe`.
+        own: the number of hidden units of each stage.
+        before: for each stage, the stage with whose model it began.
+        made_of: for each step, and last for the answer, the steps that are its children, counted from 1, without words
+            of the question. None if they are not known.
     """
     by_model: dict[tuple[int, int], dict[int, list[Row]]] = {}
     for row in rows:
@@ -80,18 +80,19 @@ def accounts(
 
 
 def read_from(layers: Sequence[Row]) -> int | None:
-    """The lowest layer in which a step is read; None if there is none."""
+    """Return the lowest layer in which a step is read, or None if there is none."""
     return next((r["layer"] for r in layers if r["probe"] >= r["chance"] + READ * (1 - r["chance"])), None)
 
 
 def _best_probe(layers: Sequence[Row]) -> float:
+    """Return the best accuracy of the probe over the layers."""
     return max(row["probe"] for row in layers)
 
 
 def _explain_missing(
     step: int, steps: Mapping[int, Sequence[Row]], had: bool, made_of: Sequence[Sequence[int]] | None
 ) -> Json:
-    """The reason; and the pull of the child that is pulled less, in the layer where it stands out most."""
+    """Return the reason, and the pull of the child that is pulled less, in the layer where it stands out most."""
     children: Sequence[int] = () if made_of is None else made_of[step - 1]
     known = made_of is not None and all(child in steps for child in children)
     there = [_usable_from_layer(steps[child]) for child in children if child in steps]
@@ -110,14 +111,15 @@ def _explain_missing(
     elif any(row["child_attention"] is None for row in above):
         reason = "unknown"
     else:
-        reason = "late"  # no layer is left, or only some of which nothing is asked
+        reason = "late"  # there is no higher layer, or the loss does not depend on the attention there
     return {"reason": reason, "pull": pull, "other_pull": others}
 
 
 def _usable_from_layer(layers: Sequence[Row]) -> int | None:
-    """The layer from which a step can be used: at once if it stands in the text."""
+    """Return the layer from which a step can be used: the embedding if it is shown, or None if it is missing."""
     return 0 if layers[0]["shown"] == 1 else read_from(layers)
 
 
 def _pull_floor(others: float | None) -> float:
+    """Return the pull of other keys, or of noise if that is larger."""
     return max(others or 0.0, NOISE)

@@ -1,7 +1,7 @@
-"""Where each token of a chain is read: positions in the sequence that a model is given, and the states that it has there.
+"""The positions at which each token of a chain is read, and the model's states there.
 
-A token is predicted at the position before its own. A hidden token's own position is its slot; where it has none (deleted, or
-more tokens than slots) both are the last position before the gap.
+A token is predicted at the position before its own. A hidden token's own position is its slot. If it has no slot (with
+deletion, or if there are more tokens than slots), both positions are the last one before the gap.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,47 +18,47 @@ from internalize.lm.training.collator import model_input
 from internalize.lm.training.layer_loss import last_norm
 
 BATCH: Final = 128
-"""Examples that go through a model at once."""
+"""Number of examples per batch."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is hidden: what a stage hides or, without one, so many units of every chain."""
+    """The amount that is hidden: what a stage hides or, without a stage, ``hidden`` units of every chain."""
 
     hidden: int
     stage: int | None
 
     @classmethod
     def of(cls, stages: TextStages, hidden: int) -> "Budget":
-        """The budget of so many hidden units; where a stage hides as many, it is the last such stage's."""
+        """Return the budget of ``hidden`` units. If stages hide as many, it is the budget of the last of them."""
         return cls(hidden, max((s for s, count in enumerate(stages.hidden) if count == hidden), default=None))
 
     @classmethod
     def at(cls, stages: TextStages, number: int) -> "Budget":
-        """What a stage hides, the stages counted from 1; beyond the last, what the last does."""
+        """Return the budget of a stage, counted from 1. Numbers beyond the last stage mean the last one."""
         stage = min(number - 1, stages.last)
         return cls(stages.hidden[stage], stage)
 
     def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, int]:
-        """Hidden units of a chain, and slots."""
+        """Return the number of a chain's hidden units, and its number of slots."""
         if self.stage is not None:
             return stages.hidden_units(chain, self.stage), stages.stage_slots[self.stage]
         return min(self.hidden, len(chain.units)), at_or_last(stages.count_slots, self.hidden)
 
 
 class TokenPlace(NamedTuple):
-    """A token of a step or of the answer, and where it stands in a sequence."""
+    """A token of a step or of the answer, and its positions in a sequence."""
 
     token: int
     own: int
-    """Its position or that of its slot."""
+    """The position of the token or of its slot."""
     predicted: int
-    """The position that has to predict it."""
+    """The position that has to predict the token."""
     shown: bool
 
 
 def places(stages: TextStages, chain: Chain, budget: Budget) -> tuple[Row, list[TokenPlace]]:
-    """The sequence of a chain under a budget, and where the tokens of its steps and of its answer stand."""
+    """Return the sequence of a chain under a budget, and the places of the tokens of its steps and its answer."""
     hidden, slots = budget.of_chain(stages, chain)
     lengths = list(map(len, chain.units))
     first, count = len(chain.prompt), sum(lengths)
@@ -80,27 +80,31 @@ def places(stages: TextStages, chain: Chain, budget: Budget) -> tuple[Row, list[
 
 @dataclass(frozen=True)
 class Cells:
-    """What is read: token ``j`` of element ``e`` of the chain, for each pair in ``keys``. All tensors are examples × cells."""
+    """The tokens to read. A cell is token ``j`` of element ``e`` of the chain, for ``(e, j)`` in ``keys``.
+
+    All tensors are examples × cells.
+    """
 
     keys: list[tuple[int, int]]
     tokens: Tensor
-    """The true ones; `IGNORED` where an example has no such token."""
+    """The true tokens; `IGNORED` if an example has no such token."""
     own: Tensor
     predicted: Tensor
     shown: Tensor
 
     def having(self, cell: int) -> Tensor:
-        """Which examples have it."""
+        """Return a mask of the examples that have the token of a cell."""
         return self.tokens[:, cell] != IGNORED
 
 
 def cells_of(chains: Sequence[Chain], found: Sequence[list[TokenPlace]], keep: Callable[[Tensor], bool]) -> Cells:
-    """The cells whose tokens are to be kept, by element and token.
+    """Return the cells to read, sorted by element and token.
 
     Args:
-        chains: by steps, whatever the curriculum removes one by one. The answer is the last element of the longest.
-        found: where their tokens stand.
-        keep: of the true tokens of the examples that have a cell, whether it is read.
+        chains: the chains in units of steps, also for a curriculum that removes tokens. The answer is the element after
+            the steps of the longest chain.
+        found: the places of their tokens.
+        keep: tells from the true tokens of a cell, over the examples that have it, whether to read the cell.
     """
     answer = max(len(chain.units) for chain in chains)
     at: dict[tuple[int, int], dict[int, TokenPlace]] = {}  # cell → example → place
@@ -118,39 +122,39 @@ def cells_of(chains: Sequence[Chain], found: Sequence[list[TokenPlace]], keep: C
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a model is given under a budget, and what is read there."""
+    """The input of a model under a budget, with the cells to read."""
 
     rows: list[Row]
     cells: Cells
     pad: int
     positions: bool
-    """Whether the model is told the position numbers: only where they have a gap."""
+    """Whether the model gets position numbers, which it needs only if they have a gap."""
 
     def batches(self, device: Any, count: int | None = None) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-        """The first sequences as a model takes them, some at once, and which ones these are."""
+        """Yield the first sequences in batches of model input, each with the slice of its sequences."""
         rows = self.rows[:count]
         for start in range(0, len(rows), BATCH):
             some = rows[start : start + BATCH]
-            longest = max(len(row.tokens) for row in self.rows)  # all batches alike, so that states can be put together
+            longest = max(len(row.tokens) for row in self.rows)  # the same for all batches, to concatenate their states
             batch = model_input(some, self.pad, positions=self.positions, least=longest)
             yield slice(start, start + len(some)), {name: column.to(device) for name, column in batch.items()}
 
 
 @dataclass(frozen=True)
 class Readings:
-    """A model's states, and what its own head reads from them: a tensor a layer, the first of the embedding."""
+    """A model's states, and what its own head reads from them: one tensor per layer, from the embedding on."""
 
     states: list[Tensor]
-    """Examples × positions × width; none if they were not asked for."""
+    """The states, as examples × positions × width. Empty if they were not requested."""
     read: list[Tensor]
-    """The token that the head finds likeliest at the predicting position, examples × cells. Empty for a layer that cannot
+    """The most likely token of the head at the predicting position, as examples × cells. Empty for a layer that cannot
     be read because the norm before the head is not known."""
     error: list[Tensor]
-    """1 − the probability that the head gives to the true token, likewise."""
+    """1 − the head's probability of the true token, in the same shape."""
 
 
 def read_states(model: Any, sequences: Sequences, *, keep: bool = True) -> Readings:
-    """Let a model read sequences, and read it; ``keep`` its states, too."""
+    """Return what a model's head reads from its states on sequences and, with ``keep``, the states."""
     norm, head, cells = last_norm(model), model.get_output_embeddings(), sequences.cells
     states: dict[int, list[Tensor]] = {}
     read: dict[int, list[Tensor]] = {}
@@ -163,7 +167,7 @@ def read_states(model: Any, sequences: Sequences, *, keep: bool = True) -> Readi
             for layer, state in enumerate(every):
                 if keep:
                     states.setdefault(layer, []).append(state.float().cpu())
-                last = layer == len(every) - 1  # transformers gives it with the norm applied
+                last = layer == len(every) - 1  # transformers returns the last layer with the norm applied
                 normed = state if last else norm(state) if norm is not None else None
                 found = _read(head, normed, tokens, predicted) if normed is not None else (torch.empty(0),) * 2
                 read.setdefault(layer, []).append(found[0])
@@ -173,7 +177,7 @@ def read_states(model: Any, sequences: Sequences, *, keep: bool = True) -> Readi
 
 
 def _read(head: Any, states: Tensor, tokens: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
-    """What the head reads for each cell, and its error; a cell at a time, for vocabularies are large."""
+    """Return what the head reads for each cell, and its error. One cell at a time, because vocabularies are large."""
     read: list[Tensor] = []
     error: list[Tensor] = []
     for cell in range(tokens.shape[1]):
@@ -184,6 +188,9 @@ def _read(head: Any, states: Tensor, tokens: Tensor, predicted: Tensor) -> tuple
 
 
 def at_positions(values: Tensor, positions: Tensor) -> Tensor:
-    """Of examples × positions × …, one position of each example; or one for each cell: examples × cells × …."""
+    """Return the values of each example at one position or, for positions of examples × cells, at one per cell.
+
+    The values have examples × positions × …, and the result examples × … or examples × cells × ….
+    """
     every = torch.arange(len(positions), device=values.device)
     return values[every if positions.ndim == 1 else every[:, None], positions]

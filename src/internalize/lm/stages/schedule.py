@@ -86,7 +86,7 @@ class Schedule:
         elif options.advance == "epochs":
             if updates_per_epoch is None:
                 raise InputError(
-                    "advance=epochs needs data with an end, and a generated task has none: use advance=steps or accuracy"
+                    "advance=epochs needs data with an end; a generated task has none: use advance=steps or accuracy"
                 )
             self.unsmoothed = first = round(options.first_epochs * updates_per_epoch)
             each = max(1, round(updates_per_epoch / options.stages_per_epoch))

@@ -99,8 +99,8 @@ class StageCallback(TrainerCallback):
             )
         if state.max_steps > self.options.steps:
             raise InputError(
-                f"TrainingArguments make {state.max_steps} updates, the options {self.options.steps}: after these the data "
-                "would start again; take max_steps from arguments()"
+                f"TrainingArguments make {state.max_steps} updates, the options {self.options.steps}: after these the "
+                "data would start again; take max_steps from arguments()"
             )
         if args.ignore_data_skip:
             raise InputError("TrainingArguments need ignore_data_skip=False: positions decide what a batch hides")

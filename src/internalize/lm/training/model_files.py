@@ -108,8 +108,8 @@ def load_weights(name: str, *, dtype: Any = None) -> Any:
             found = file_digests(files) if digests is not None else None
         if digests != found:
             raise InputError(
-                f"the weights in {name} are damaged: their digests differ from those in {ours}; if they were changed on "
-                "purpose, remove `weights` from that file"
+                f"the weights in {name} are damaged: their digests differ from those in {ours}; if they were changed "
+                "on purpose, remove `weights` from that file"
             )
     config = load_config(name)
     if getattr(config, "quantization_config", None) is None:

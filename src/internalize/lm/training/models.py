@@ -41,7 +41,7 @@ _TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
 
 
 def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
-    """Return the config of the model in the options. It has ``longest`` positions or more; a new GPT-2 adds ``spare``."""
+    """Return the config of the model in the options, with ``longest`` positions; a new GPT-2 has ``spare`` more."""
     from transformers import GPT2Config
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
@@ -163,7 +163,7 @@ class PromptSpec:
         path = folder / PROMPT_FILE
         if not present(path):
             raise InputError(
-                f"{folder} has no {PROMPT_FILE}: it was not trained by internalize; give its prompt format with --method"
+                f"{folder} has no {PROMPT_FILE}: it was not trained by internalize; give the prompt format by --method"
             )
         found = read_json(path)
         if found.get("version") != VERSION:
@@ -238,7 +238,7 @@ def check_vocabulary(name: str | Path, model: Any, text: TextFormat, examples: S
         words = f"{first.question} {first.answer}".split()
         word = next((w for w in words if unknown in text.tokenizer(w, add_special_tokens=False)["input_ids"]), words[0])
         raise InputError(
-            f"{name} was made for other data: every example has words that its tokenizer does not know, such as {word!r}"
+            f"{name} was made for other data: each example has words that its tokenizer does not know, such as {word!r}"
         )
     if strange:
         say(f"{len(strange)} of {len(chains)} examples have words that the model's tokenizer does not know")

@@ -86,7 +86,7 @@ def train(
     processes, first = here.count, here.first
     if options.batch % (options.accumulate * processes):
         raise InputError(
-            f"batch={options.batch} cannot be split among {processes} processes in accumulate={options.accumulate} parts"
+            f"batch={options.batch} cannot be split into accumulate={options.accumulate} parts on {processes} processes"
         )
     if ":" in device:
         raise InputError(
@@ -246,7 +246,7 @@ def _trainer(
         disable_tqdm=True,
     )
     if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one GPU per process; a launcher starts more processes)
+        arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one GPU per process; a launcher starts more)
     with _written_by_trainer(output):
         trainer = Trainer(
             model=model,
@@ -346,7 +346,7 @@ def run_source(run: Run, say: Callable[[str], None]) -> Source:
     source = source_of(options, run.config.get("seed", 0), say)  # first: its message for a missing file is better
     if _data_digests(options) != (run.config.get("data_sha256") or {}):
         raise InputError(
-            f"{options.data} has changed since {run.path} was trained on it, so the held-out examples are no longer known; "
-            "restore it, or give --data"
+            f"{options.data} has changed since {run.path} was trained on it, so the held-out examples are no longer "
+            "known; restore it, or give --data"
         )
     return source

@@ -105,8 +105,7 @@ def kept_inputs(world: World) -> Finding:
     'Lemma "Gated Connection Propagation"', "a state is its token until its level is written and φ(ẑ) from then on"
 )
 def propagation(world: World) -> Finding:
-    r"""Check Lemma "Gated Connection Propagation": a state is the token before its level is written, and φ(ẑ) from
-    then on.
+    r"""Check Lemma "Gated Connection Propagation": a state is the token until its level is written, and then φ(ẑ).
 
     \[ x^{(\ell)}_{\beta,[\ell+1]} = x^{(0)}_{\beta,[1]} \text{ if } h[\beta] = 1 \text{ or } \ell < h[\beta] - 1,
        \quad \varphi(\hat z^{(h[\beta]-1)}_{\beta,[h[\beta]-1]}) \text{ otherwise.} \]
@@ -132,11 +131,8 @@ def propagation(world: World) -> Finding:
 
 @statement('Corollary "Frozen Derivative"', "a state depends on no weight but those up to its writing layer")
 def derivative(world: World) -> Finding:
-    r"""Check Corollary "Frozen Derivative" for every
-    \(\partial x^{(\ell)}_{\beta,[\ell+1]} / \partial w^{(\ell')}_{j,m}\).
-
-    It is the derivative of \(\varphi(\hat z^{(h[\beta]-1)})\) if layers up to ℓ have written β and ℓ' is not above the
-    writing layer, and 0 otherwise.
+    r"""Check Corollary "Frozen Derivative": \(\partial x^{(\ell)}_{\beta,[\ell+1]} / \partial w^{(\ell')}_{j,m}\) is that of
+    \(\varphi(\hat z^{(h[\beta]-1)})\) if layers up to ℓ have written β and ℓ' is not above the writing layer, else 0.
 
     Measured: the largest difference, over every ℓ, ℓ', j and m and over positions of every level (all of them if few).
     """

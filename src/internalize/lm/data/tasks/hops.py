@@ -67,7 +67,9 @@ class Hops(Task):
         ]
 
     def write(self, things: list[str], order: list[int]) -> Example:
-        """Return the example with these chains, given one after another, and this order of facts. It asks for the first."""
+        """Return the example with these chains, given one after another, and this order of facts. It asks for the first
+        chain's last thing.
+        """
         length = self.hops + 1
         chains = [things[at : at + length] for at in range(0, len(things), length)]
         facts = [_fact(inner, outer) for chain in chains for inner, outer in pairwise(chain)]
