@@ -369,7 +369,7 @@ def same_weights(one: Any, other: Any) -> bool:
         (["certify", "{tmp}/bare"], "has no model yet"),
         (
             ["certify", "{run}", "--only", "theorem-1"],
-            "no statement 'theorem-1'; there are child-attention, child-mass",
+            "no statement 'theorem-1'",
         ),
         (["certify", "{run}", "--seed", "-1"], "seed=-1"),
     ],

@@ -228,11 +228,11 @@ def test_mistakes(tmp_path: Path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     refused(f"paper --out {blocked} --processes 1", str(blocked), alone=False)
-    refused(f"paper --out {tmp_path}", "holds 'file', which is not of a report")
+    refused(f"paper --out {tmp_path}", "holds 'file', which is not part of a report")
     assert list(tmp_path.iterdir()) == [blocked]
     (site := tmp_path / "site").mkdir()
     (site / "index.html").write_text("mine")
-    refused(f"paper --out {site} --jobs 1", "holds 'index.html', which is not of a report")
+    refused(f"paper --out {site} --jobs 1", "holds 'index.html', which is not part of a report")
     assert (site / "index.html").read_text() == "mine"
     refused(f"paper --full --seed -1 --out {tmp_path / 'x'}", "seed=-1")  # before any work
     assert paper.SEEDS_PER_BATCH == 10  # it affects the last bits of every result

@@ -72,7 +72,7 @@ def _together(one: Row, other: Row, questions: int) -> Row:
     each = sorted([*one["each"], *other["each"]], key=lambda run: run["seed"])
     seeds = [run["seed"] for run in each]
     if len(set(seeds)) < len(seeds):
-        raise SystemExit(f"{one['method']}: the seeds {seeds} have one twice")
+        raise SystemExit(f"{one['method']}: a seed is given twice: {seeds}")
     if one["stages"] != other["stages"] or one["stage_steps"] != other["stage_steps"]:
         raise SystemExit(f"{one['method']}: {one['stages']} and {other['stages']} stages are not of one comparison")
     exact = over_seeds([run["exact_match"] for run in each], questions)
