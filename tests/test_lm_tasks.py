@@ -1,6 +1,7 @@
 """Generated tasks: hand-computed lines, arithmetic, levels, and the same examples in any portions."""
 
 import itertools
+import re
 from typing import get_args
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
+from internalize.lm.data.levels import graph_levels
 from internalize.lm.data.readers import text_line
 from internalize.lm.data.tasks import TASKS, Hops, Multiply, MultiplyTree, Parity, TaskStream, get_task, is_task, usage
 from internalize.lm.data.tasks.hops import THINGS
@@ -22,6 +24,8 @@ SPECS = [
     "multiply-tree:digits=5",
     "hops:hops=5",
     "hops:hops=2,chains=1",
+    "stories:steps=3",
+    "stories:steps=5,digits=1,fewest=2",
 ]
 
 
@@ -160,6 +164,27 @@ def test_hops_follow_from_facts_and_lower_levels(hops: int):
             assert any(x[0] == step[0] and y[1] == step[1] and x[1] == y[0] for x in lower for y in lower)
 
 
+@pytest.mark.parametrize("spec", ["stories:steps=4", "stories:steps=6,digits=1,fewest=1", "stories:digits=6"])
+def test_stories_tell_the_sums_of_their_steps(spec: str):
+    lengths: set[int] = set()
+    for example in get_task(spec, 3).examples("train", 50, 300):
+        start, *changes, _ = re.split("[.?]", example.question)[:-1]
+        have, name = int(start.split()[2]), start.split()[0]
+        sums: list[str] = []
+        for change in changes:
+            (number,) = map(int, re.findall("[0-9]+", change))
+            sign = "+" if change.endswith("more") else "-"
+            now = have + number if sign == "+" else have - number
+            sums.append(f"<<{have}{sign}{number}={now}>>")
+            have = now
+            assert have > 0
+            assert change.split()[0] == name
+        assert (tuple(sums), str(have)) == (example.steps, example.answer)
+        lengths.add(len(sums))
+        assert graph_levels(example.steps) is not None
+    assert lengths == ({*range(1, 7)} if "fewest" in spec else {4})
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_same_examples_in_any_portions_and_by_the_spec(spec: str):
     task = get_task(spec, 11)
@@ -201,6 +226,9 @@ def test_defaults_and_usage():
         ("hops:hops=1", "hops=1 must be at least 2"),
         ("hops:chains=0", "chains=0 must be at least 1"),
         ("hops:hops=50,chains=2", "take 102 different things"),
+        ("stories:steps=0", "steps=0 is outside 1"),
+        ("stories:digits=7", "digits=7 is outside 1 … 6"),
+        ("stories:steps=2,fewest=3", "fewest=3 is outside 0 … steps=2"),
     ],
 )
 def test_bad_specs(spec: str, said: str):

@@ -221,7 +221,8 @@ class DataOptions:
 
     data: str = "parity:n=16,k=8"
     """A file with one `question||steps #### answer` per line, a file of JSON lines, or a generated task:
-    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4. See `internalize lm data --help`."""
+    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4, stories:steps=4. See
+    `internalize lm data --help`."""
     validation: str = ""
     """File of held-out examples. Default: a part of the data."""
     skip_bad: bool = False

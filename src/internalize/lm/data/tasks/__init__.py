@@ -1,8 +1,8 @@
 """Generated tasks with chains of thought. Example i of a stream of a seed is always the same, in whatever portions it
 is drawn.
 
-A spec names a task: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tree:digits=4`, `hops:hops=4`. The seed may be
-part of the spec: `parity:n=16,k=8,seed=3`.
+A spec names a task: `parity:n=16,k=8`, `multiply:digits=4`, `multiply-tree:digits=4`, `hops:hops=4`, `stories:steps=4`.
+The seed may be part of the spec: `parity:n=16,k=8,seed=3`.
 """
 
 from dataclasses import fields
@@ -13,9 +13,10 @@ from internalize.lm.data.tasks.base import Task, TaskStream
 from internalize.lm.data.tasks.hops import Hops
 from internalize.lm.data.tasks.multiply import Multiply, MultiplyTree
 from internalize.lm.data.tasks.parity import Parity
+from internalize.lm.data.tasks.stories import Stories
 from internalize.random_words import check_seed
 
-_KINDS: Final[dict[str, type[Task]]] = {kind.name: kind for kind in (Parity, Multiply, MultiplyTree, Hops)}
+_KINDS: Final[dict[str, type[Task]]] = {kind.name: kind for kind in (Parity, Multiply, MultiplyTree, Hops, Stories)}
 TASKS: Final[dict[str, dict[str, int]]] = {
     name: {field.name: cast("int", field.default) for field in fields(kind) if field.name != "seed"}
     for name, kind in _KINDS.items()
@@ -58,4 +59,16 @@ def get_task(spec: str, seed: int = 0) -> Task:
     return _KINDS[name](**{"seed": check_seed(seed), **given})
 
 
-__all__ = ["TASKS", "Hops", "Multiply", "MultiplyTree", "Parity", "Task", "TaskStream", "get_task", "is_task", "usage"]
+__all__ = [
+    "TASKS",
+    "Hops",
+    "Multiply",
+    "MultiplyTree",
+    "Parity",
+    "Stories",
+    "Task",
+    "TaskStream",
+    "get_task",
+    "is_task",
+    "usage",
+]
