@@ -226,6 +226,9 @@ class DataOptions:
     """File of held-out examples. Default: a part of the data."""
     skip_bad: bool = False
     """Skip lines of the data that cannot be read, and report how many."""
+    template: str = "icot"
+    """Text around question, steps and answer. icot: `question || steps #### answer`, as published. plain: labels in
+    words. lines: one step per line. chat: the tokenizer's chat template. Or a JSON file with parts of your own."""
 
 
 @dataclass(frozen=True)

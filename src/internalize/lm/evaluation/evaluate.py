@@ -15,6 +15,7 @@ from internalize.lm.data.tasks import get_task, is_task
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages, unit_of
+from internalize.lm.stages.template import get_template
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.training.memory import check_states_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
@@ -49,6 +50,7 @@ def open_subject(
     *,
     options: CurriculumOptions | None = None,
     slot_token: str = "",
+    template: str = "",
     dtype: Literal["float32", "bfloat16"] = "float32",
     device: str = "cpu",
     seed: int = 0,
@@ -64,6 +66,7 @@ def open_subject(
         options: the prompt format of a model that is not ours. Our models have it in their folder and refuse this
             argument.
         slot_token: the slot token of a model that is not ours.
+        template: the template of a model that is not ours. Default: icot.
         dtype: the dtype of the weights.
         device: the device that computes.
         seed: the seed of a task whose spec has none.
@@ -77,7 +80,7 @@ def open_subject(
     run, where = _model_folder(folder, "lm eval")
     asking = PromptSpec.read(where) if present(where / PROMPT_FILE) else None
     options, default = options or CurriculumOptions(), CurriculumOptions()
-    given = ["slot_token"] if slot_token else []
+    given = [name for name, value in (("slot_token", slot_token), ("template", template)) if value]
     given += [each.name for each in fields(default) if getattr(options, each.name) != getattr(default, each.name)]
     if asking and given:
         raise InputError(f"{where} has its prompt format in {PROMPT_FILE}; {given[0]} is for models without that file")
@@ -88,7 +91,7 @@ def open_subject(
         text, stages, found = as_trained(where, asking, model, tokenizer, found, say)
     else:
         levels, found = resolve_levels(found, options.levels)
-        text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
+        text = TextFormat(tokenizer, unit_of(options, levels), slot_token, get_template(template or "icot", tokenizer))
         check_vocabulary(where, model, text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
         say(

@@ -13,6 +13,7 @@ from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.stages.schedule import Schedule
+from internalize.lm.stages.template import get_template
 from internalize.lm.training.callback import StageCallback
 from internalize.lm.training.collator import Positions, StageCollator
 from internalize.lm.training.generation import Answers, generate_answers
@@ -61,8 +62,9 @@ class Internalization:
         examples = [*sample, *self.source.validation, *self.source.test(options.test_examples)]
         self.levels: ResolvedSource
         self.levels, leveled = resolve_levels(examples, options.levels if by_levels else "steps")
-        self.tokenizer = tokenizer or word_tokenizer(examples)
-        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
+        template = get_template(options.template, tokenizer)
+        self.tokenizer = tokenizer or word_tokenizer(examples, template)
+        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token, template)
         validation = self.leveled(self.source.validation)
         chains = self.text.chains(_representative_sample(leveled[: len(sample)]))
         self.stages = TextStages.measure(options, chains, self.text.slot)

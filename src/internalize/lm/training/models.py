@@ -15,6 +15,7 @@ from internalize.lm.data.readers import Say
 from internalize.lm.options import CurriculumOptions, LmModelOptions, options_from_json
 from internalize.lm.stages.chains import TextFormat, Unit
 from internalize.lm.stages.removal import TextStages
+from internalize.lm.stages.template import ICOT, Template
 from internalize.lm.training.memory import description
 from internalize.lm.training.model_files import (
     PROMPT_FILE,
@@ -133,11 +134,13 @@ class PromptSpec:
     count_slots: _Counts
     targets: tuple[int, ...] = ()
     """Older files lack it. Then every stage is a target."""
+    template: Template = ICOT
+    """Older files lack it."""
 
     def text(self, tokenizer: Any) -> TextFormat:
         """Return the converter between text and tokens."""
         try:
-            return TextFormat(tokenizer, self.unit, self.slot_token)
+            return TextFormat(tokenizer, self.unit, self.slot_token, self.template)
         except InputError as error:
             raise InputError(f"{PROMPT_FILE}: {error}") from None
 
@@ -155,6 +158,7 @@ class PromptSpec:
             text.slot_token,
             CurriculumOptions(**{each.name: getattr(stages.options, each.name) for each in fields(CurriculumOptions)}),
             *(getattr(stages, name) for name in _TABLES),
+            template=text.template,
         )
 
     @classmethod
