@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.levels import resolve_levels
+from internalize.lm.data.levels import resolve_levels, with_levels
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import eval_examples
 from internalize.lm.data.tasks import get_task, is_task
@@ -16,6 +16,7 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.stages.template import get_template
+from internalize.lm.stages.text_check import check_text
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.training.memory import check_states_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
@@ -93,6 +94,7 @@ def open_subject(
         levels, found = resolve_levels(found, options.levels)
         text = TextFormat(tokenizer, unit_of(options, levels), slot_token, get_template(template or "icot", tokenizer))
         check_vocabulary(where, model, text, found, say)
+        check_text(text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
         say(
             f"{where} has no {PROMPT_FILE}: its prompts are those of --method {options.method} --removal {options.removal}"
@@ -153,7 +155,7 @@ def as_trained(
     """Return text format, stages and examples as in the training of one of our models."""
     text = asking.text(tokenizer)
     check_vocabulary(where, model, text, examples, say)  # before levels: for other data its message is clearer
-    _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
+    found = with_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
     return text, asking.stages(text), found
 
 

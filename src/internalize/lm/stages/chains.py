@@ -52,9 +52,14 @@ class TextFormat:
         self._pieces: dict[tuple[str, str], tuple[int, ...]] = {}
 
     @property
+    def before(self) -> int:
+        """The number of tokens before the text of an example."""
+        return len(self._begin)
+
+    @property
     def begins(self) -> int:
         """The number of tokens before the question."""
-        return len(self._begin) + len(self._encode([("", self.template.before_question)])[0])
+        return self.before + len(self._encode([("", self.template.before_question)])[0])
 
     def with_unit(self, unit: Unit) -> "TextFormat":
         """Return the same format with another unit of removal."""
@@ -102,14 +107,14 @@ class TextFormat:
         if not pieces:
             return []
         found: list[tuple[int, ...]] = []
-        contexts = {context: self._tokenize([context])[0] for context in {before for before, _ in pieces} - {""}}
-        for (before, piece), tokens in zip(pieces, self._tokenize(["".join(piece) for piece in pieces]), strict=True):
+        contexts = {context: self.tokenize([context])[0] for context in {before for before, _ in pieces} - {""}}
+        for (before, piece), tokens in zip(pieces, self.tokenize(["".join(piece) for piece in pieces]), strict=True):
             context = contexts.get(before, ())
             apart = tokens[: len(context)] == context  # otherwise the tokenizer joins both texts
-            found.append(tokens[len(context) :] if apart else self._tokenize([piece])[0])
+            found.append(tokens[len(context) :] if apart else self.tokenize([piece])[0])
         return found
 
-    def _tokenize(self, texts: list[str]) -> list[tuple[int, ...]]:
+    def tokenize(self, texts: list[str]) -> list[tuple[int, ...]]:
         """Return the tokens of each text, without begin and end tokens."""
         encoded: list[list[int]] = self.tokenizer(
             texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
