@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from internalize import InputError
@@ -36,10 +36,27 @@ def byte_tokenizer(*, begin: bool) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
+def sentence_tokenizer() -> Any:
+    """Train a small tokenizer that puts a blank before every text, as files of Llama 2 do with `Prepend`."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    blank = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(blank)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.Sequence(  # type: ignore[assignment]
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    alphabet = sorted({c for e in EXAMPLES for text in (e.question, *e.steps, e.answer) for c in text} | set("▁|#\nax"))
+    special = ["<s>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=0, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
 TOKENIZERS = {
     "words": lambda: word_tokenizer(EXAMPLES),
     "bytes": lambda: byte_tokenizer(begin=False),
     "bytes with begin": lambda: byte_tokenizer(begin=True),
+    "sentences": sentence_tokenizer,
 }
 
 

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.readers import (
-    MAX_LINE,
-    as_json,
-    from_dataset,
-    read_examples,
-    scan,
-    split_groups,
-    text_line,
-    write_examples,
-)
+from internalize.lm.data.readers import as_json, from_dataset, read_examples, scan, text_line, write_examples
+from internalize.lm.data.rows import MAX_LINE, split_groups
 from internalize.lm.data.source import open_source
 from internalize.lm.data.tasks import TASKS, get_task
 from tests.asking import ask, call, refused
@@ -59,8 +51,28 @@ BAD_JSON: dict[str, tuple[bytes, str]] = {
     "no question": (b'{"steps": [], "answer": "2"}', "missing required field `question`"),
     "no steps": (b'{"question": "a", "answer": "2"}', "no 'steps'"),
     "no answer": (b'{"question": "a", "steps": []}', "missing required field `answer`"),
-    "number": (b'{"question": "a", "steps": [], "answer": 2}', "answer: expected `str`, got `int`"),
-    "one string": (b'{"question": "a", "steps": "b", "answer": "2"}', "steps: expected `array | null`, got `str`"),
+    "object": (
+        b'{"question": "a", "steps": [], "answer": {}}',
+        "answer: expected `int | float | str | null`, got `object`",
+    ),
+    "truth": (
+        b'{"question": "a", "steps": [], "answer": true}',
+        "answer: expected `int | float | str | null`, got `bool`",
+    ),
+    "infinite": (b'{"question": "a", "steps": [], "answer": 1e999}', "answer: number out of range"),
+    "number": (b'{"question": "a", "steps": 2, "answer": "2"}', "steps: expected `str | array | null`, got `int`"),
+    "string": (b'{"question": "a", "steps": "so <<1+1=2>>", "answer": "2"}', "text outside of <<…>>: 'so'"),
+    "talk": (b'{"messages": [{"role": "user", "content": "a"}]}', "messages of user; one of the user and one of"),
+    "turns": (
+        json.dumps({"messages": [{"role": role, "content": "#### 2"} for role in ("user", "assistant") * 4]}).encode(),
+        "messages of user, assistant, user, assistant, user, …; one of",
+    ),
+    "no talk": (b'{"messages": []}', "messages of nobody"),
+    "talk without an answer": (
+        b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "2"}]}',
+        "the assistant's message has no '####'",
+    ),
+    "parts": (b'{"messages": [{"role": "user", "content": ["a"]}]}', "messages[0].content: expected `str`"),
     "step": (b'{"question": "a", "steps": ["b", 3], "answer": "2"}', "steps[1]: expected `str`, got `int`"),
     "empty step": (b'{"question": "a", "steps": ["b", " "], "answer": "2"}', "a step is empty"),
     "empty answer": (b'{"question": "a", "steps": [], "answer": ""}', "the answer is empty"),
@@ -95,7 +107,8 @@ def test_a_file_with_every_bad_line(
     path = tmp_path / name
     lines = [line for bad, _ in cases.values() for line in (good, bad)]
     path.write_bytes(b"\xef\xbb\xbf" + end.join(lines) + end + good)  # the last line has no line end
-    examples, problems = scan(path)
+    contents = scan(path)
+    examples, problems = contents.examples, contents.problems
     assert examples == [DUCKS] * (len(cases) + 1)
     assert [problem.line for problem in problems] == list(range(2, 2 * len(cases) + 1, 2))
     for problem, (_, reason) in zip(problems, cases.values(), strict=True):
@@ -120,16 +133,17 @@ def test_a_line_of_exactly_the_limit_is_read(tmp_path: Path):
     path = tmp_path / "long.txt"
     for mark, end in ((b"", b""), (b"", b"\n"), (b"\xef\xbb\xbf", b"\r\n")):
         path.write_bytes(mark + b"a" * (MAX_LINE - 10) + b"||b #### 2" + end)
-        (example,), problems = scan(path)
-        assert problems == []
+        (example,) = (contents := scan(path)).examples
+        assert contents.problems == []
         assert len(example.question) == MAX_LINE - 10
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "", "empty.txt", "empty.jsonl"])
 def test_no_file_no_examples(tmp_path: Path, name: str):
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match=r"cannot read .*: No such file|is not a file but a folder|is empty"):
+    if name:
+        (tmp_path / "empty.txt").touch()
+        (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError, match=r"cannot read .*: No such file|is a folder without data files|is empty"):
         read_examples(tmp_path / name)
     (tmp_path / "empty.txt").write_text("a\n")
     with pytest.raises(InputError, match="1 of 1 lines are bad: line 1: no '||'"):  # skipping leaves none

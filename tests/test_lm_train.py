@@ -266,10 +266,10 @@ def test_changed_data_are_another_run(tmp_path: Path):
 
 
 def test_levels_hold_for_held_out_examples(tmp_path: Path):
-    """If one chain in the data is no equation, auto takes steps, wherever the chain falls, and the run finishes."""
+    """If too many chains are no equations, auto takes steps, wherever they fall, and the run finishes."""
     data = tmp_path / "data.txt"
     lines = [f"{a} 3||<<{a}+3={a + 3}>> <<{a + 3}*2={2 * (a + 3)}>> #### {2 * (a + 3)}\n" for a in range(25)]
-    data.write_text("".join([*lines, "7 7||<<so>> <<then>> #### 28\n"]))
+    data.write_text("".join([*lines, *["7 7||<<so>> <<then>> #### 28\n"] * 3]))
     options = replace(TINY, data=str(data))
     held_out: set[str] = set()
     for seed in range(12):

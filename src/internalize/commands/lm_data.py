@@ -18,17 +18,19 @@ class LmData(SeedOption):
     """Write examples of a task, or check a data file.
 
     A text file has one example per line: `question||steps #### answer`. The steps are its <<…>> groups; without any,
-    its words. A JSON-lines file has question, steps (a list), answer and, if known, levels: one number per step,
-    larger than those of the steps it needs. Files that end in .jsonl or .json are read as JSON lines. Text cannot hold
-    levels or steps of several words.
+    its words. In .jsonl and .json files (one object per line, or one array), .csv and .parquet files and data sets, an
+    example has question, steps, answer and, if known, levels: one number per step, larger than those of the steps it
+    needs. GSM8K's columns and chat messages are read, too. Text cannot hold levels or steps of several words.
 
-    --check reads a file, counts its examples and lists the bad lines. The exit status is then 1 if there are any.
+    --check reads a file or a data set, counts its examples and lists what cannot be read. The exit status is then 1 if
+    there is any.
 
     Examples:
       internalize lm data --data multiply:digits=4
       internalize lm data --data parity:n=16,k=8 --count 4096 --stream test --out test.jsonl
       internalize lm data --data hops:hops=8,seed=3 --count 3 --json
       internalize lm data --check test.jsonl
+      internalize lm data --check hf:some/folder:test
     """
 
     data: Annotated[
@@ -42,8 +44,8 @@ class LmData(SeedOption):
     """Set of examples to write. No training question is in validation or test."""
     out: Path | None = None
     """File to write. Default: print the examples."""
-    check: Path | None = None
-    """File to read and check, line by line."""
+    check: str | None = None
+    """File, folder of a data set or hf:NAME:SPLIT to read and check, item by item."""
 
     def __call__(self) -> int:
         """Write or check."""
@@ -95,32 +97,44 @@ class LmData(SeedOption):
             self.suggest(f"lm plan --data {self.out}")
         return 0
 
-    def _check(self, path: Path) -> int:
+    def _check(self, path: str) -> int:
         from internalize.lm.data.levels import resolve_levels
         from internalize.lm.data.readers import scan
+        from internalize.lm.data.rows import SENTENCES, SYSTEM
 
-        examples, problems = scan(path)
-        if not examples and not problems:
-            raise InputError(f"{path} is empty; it needs one example per line")
+        contents = scan(path)
+        examples, problems = contents.examples, contents.problems
+        if not contents.total:
+            raise InputError(f"{path} is empty; it needs one example per line or row")
         levels, examples = resolve_levels(examples, "auto") if examples else (None, examples)
         found = {
             "examples": len(examples),
             "problems": len(problems),
             "steps": sum(len(example.steps) for example in examples),
             "longest_chain": max((len(example.steps) for example in examples), default=0),
+            "without_steps": sum(not example.steps for example in examples),
+            "from_lines": contents.counts[SENTENCES],
+            "without_system": contents.counts[SYSTEM],
             "levels_from": levels,
             "levels": max((len(set(example.levels or ())) for example in examples), default=0),
         }
-        bad = [{"file": p.file, "line": p.line, "reason": p.reason} for p in problems]
+        bad = [{"file": p.file, "line": p.line, "unit": p.unit, "reason": p.reason} for p in problems]
         if bad and not self.json:
-            print_table(bad, ("line", "reason"))
+            several = len({p.file for p in problems}) > 1
+            rows = [{**row, p.unit: p.line} for row, p in zip(bad, problems, strict=True)]
+            print_table(rows, (*(["file"] * several), *dict.fromkeys(p.unit for p in problems), "reason"))
         names = {
+            "steps": "steps in all",
             "longest_chain": "steps of the longest chain",
+            "without_steps": "examples without a step",
+            "from_lines": SENTENCES,
+            "without_system": SYSTEM,
             "levels_from": "levels come from",
             "levels": "largest number of levels",
         }
-        facts = {names.get(name, name): value for name, value in found.items()}
-        self.show_facts({"file": str(path), **found, "bad": bad}, facts)
+        special = ("from_lines", "without_system")
+        facts = {names.get(name, name): value for name, value in found.items() if value or name not in special}
+        self.show_facts({"file": path, **found, "bad": bad}, facts)
         if not bad:
             self.suggest(f"lm plan --data {path}")
         return 1 if bad else 0

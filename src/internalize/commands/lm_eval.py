@@ -42,6 +42,8 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     slot_token: str = ""
     """For models not trained here: token that fills hidden slots. Default: the padding token; without one, the end
     token."""
+    template: str = ""
+    """For models not trained here: text around question, steps and answer, as for `lm train`. Default: icot."""
     batch: int = 256
     """Questions asked at a time."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -67,6 +69,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             self.examples,
             options=self.options,
             slot_token=self.slot_token,
+            template=self.template,
             dtype=self.dtype,
             device=use_device(self.device, self.threads),
             seed=self.seed,

@@ -220,13 +220,21 @@ class DataOptions:
     TITLE: ClassVar = "Data"
 
     data: str = "parity:n=16,k=8"
-    """A file with one `question||steps #### answer` per line, a file of JSON lines, or a generated task:
+    """A file (text, .jsonl, .json, .csv, .parquet), a data set (its folder, or hf:NAME:SPLIT), or a generated task:
     parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4, stories:steps=4. See
     `internalize lm data --help`."""
     validation: str = ""
-    """File of held-out examples. Default: a part of the data."""
+    """File or data set of held-out examples. Default: a part of the data."""
     skip_bad: bool = False
     """Skip lines of the data that cannot be read, and report how many."""
+    max_examples: int | None = None
+    """Read only this many examples from the start of --data; the rest of a file is not read. Default: all."""
+    max_tokens: int | None = None
+    """Leave out examples that are longer than this in tokens, with the chain written and the end token, and name their
+    lines. Default: none is left out, and an example that does not fit into the model is an error."""
+    template: str = "icot"
+    """Text around question, steps and answer. icot: `question || steps #### answer`, as published. plain: labels in
+    words. lines: one step per line. chat: the tokenizer's chat template. Or a JSON file with parts of your own."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +294,7 @@ class LmTrainOptions(
         LmModelOptions.__post_init__(self)
         _check_at_least(self, 1, "batch", "accumulate", "eval_every", "eval_examples", "test_examples")
         _check_at_least(self, 0, "warmup")
+        _check_at_least(self, 1, "max_examples", "max_tokens")
         if self.subdivides and self.advance != "accuracy":
             raise InputError(
                 f"advance={self.advance} does not work with adaptive, which needs accuracy to detect a stall; "

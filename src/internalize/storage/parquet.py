@@ -1,4 +1,4 @@
-"""Untrusted Parquet files, read as one table with a known schema.
+"""Untrusted Parquet files, read as one table with a known schema, or row by row.
 
 On a damaged file polars may panic, which prints a page of Rust, or abort the process. Therefore another process reads
 each new file first (``python -m internalize.storage.parquet``), and this one looks only at how it ended.
@@ -11,9 +11,9 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from internalize.environment import check_memory
 from internalize.errors import InputError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 ROWS_AT_MOST: Final = 10_000
 """Largest number of rows in a file. A part of a sweep has a tenth of it."""
 _BYTES_PER_VALUE: Final = 16
+_BYTES_PER_ROW: Final = 1000
+"""Of an object of Python for each row."""
+_PORTION: Final = 1000
+"""Rows that are turned into Python's objects at a time."""
 _MEMORY: Final = 4 * 2**30
 _SECONDS: Final = 60
 """Limits of the other process: memory in bytes, and processor time."""
@@ -48,6 +52,31 @@ def read_tables(paths: Sequence[Path], schema: "pl.Schema", needed: Collection[s
     check_memory(rows * len(schema) * _BYTES_PER_VALUE, f"{rows} rows in {len(contents)} files")
     tables = (_read_table(path, content, schema, needed) for path, content in contents.items())
     return pl.concat([pl.DataFrame(schema=schema), *tables])
+
+
+def parquet_rows(path: Path, names: Collection[str], limit: int | None = None) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a file that others made, at most ``limit``, with those of the named columns that it has."""
+    import polars as pl
+
+    content = read_file(path)
+    _try_elsewhere({path: content}, [str(limit or 0), *names])
+    try:
+        table = _some_columns(path, content, names, limit)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    check_memory(len(table) * _BYTES_PER_ROW, f"{len(table)} rows of {path}")
+    for part in table.iter_slices(_PORTION):
+        yield from part.iter_rows(named=True)
+
+
+def _some_columns(path: Path, content: bytes, names: Collection[str], limit: int | None) -> "pl.DataFrame":
+    """Return the first rows of a file, all without a limit, with those of the named columns that it has."""
+    import polars as pl
+
+    own = pl.read_parquet_schema(io.BytesIO(content))
+    if not (columns := [name for name in names if name in own]):
+        raise InputError(f"{path} has no columns {', '.join(names)}, but {', '.join(list(own)[:10])}")
+    return pl.read_parquet(content, columns=columns, n_rows=limit)
 
 
 def _row_count(path: Path, content: bytes) -> int:
@@ -84,13 +113,18 @@ def _read_table(path: Path, content: bytes, schema: "pl.Schema", needed: Collect
     return table
 
 
-def _try_elsewhere(contents: Mapping[Path, bytes]) -> None:
-    """Let another process read the new files. If it dies, raise an error that names the file it was reading."""
-    new = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+def _try_elsewhere(contents: Mapping[Path, bytes], part: Sequence[str] = ()) -> None:
+    """Let another process read the new files. If it dies, raise an error that names the file it was reading.
+
+    With ``part``, a number of rows (0: all) and names of columns, it reads only these. Otherwise it reads whole files,
+    which may have `ROWS_AT_MOST` rows.
+    """
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+    new = {path: " ".join((digest, *part)) for path, digest in digests.items()}
     new = {path: digest for path, digest in new.items() if digest not in _known}
     if not new:
         return
-    command = [sys.executable, "-m", "internalize.storage.parquet"]
+    command = [sys.executable, "-m", "internalize.storage.parquet", *part]
     ended = subprocess.run(  # noqa: S603
         command,
         input=b"\0".join(map(os.fsencode, new)),
@@ -100,14 +134,15 @@ def _try_elsewhere(contents: Mapping[Path, bytes]) -> None:
     )
     if ended.returncode:
         path = list(new)[max(len(ended.stdout) - 1, 0)]
-        raise InputError(f"{path} is damaged: it cannot be read as Parquet")
+        limits = f" within {_MEMORY // 2**30} GiB and {_SECONDS} s" if part else ""
+        raise InputError(f"{path} is damaged: it cannot be read as Parquet{limits}")
     _known.update(new.values())
 
 
-def _try_here(paths: Sequence[Path]) -> None:
+def _try_here(paths: Sequence[Path], part: Sequence[str]) -> None:
     """Read files, and write a byte to standard output before each, so that the caller knows where this process died.
 
-    Errors that polars raises are ignored: `read_tables` reports them.
+    Errors that polars raises are ignored: the caller reports them.
     """
     import polars as pl
 
@@ -119,9 +154,12 @@ def _try_here(paths: Sequence[Path]) -> None:
         sys.stdout.buffer.flush()
         content = path.read_bytes()
         with contextlib.suppress(pl.exceptions.PolarsError, InputError):
+            if part:
+                _some_columns(path, content, part[1:], int(part[0]) or None)
+                continue
             _row_count(path, content)
             pl.read_parquet(content)
 
 
 if __name__ == "__main__":
-    _try_here([Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")])
+    _try_here([Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")], sys.argv[1:])

@@ -94,7 +94,14 @@ _BEFORE: dict[str, Json] = {
         "threshold": 0.99,
     },
     "solve": {"curriculum": "log-icot"},
-    "lm-train": {"layer_loss": 0.0, "patience": 300, "keep_stages": False},
+    "lm-train": {
+        "layer_loss": 0.0,
+        "patience": 300,
+        "keep_stages": False,
+        "template": "icot",
+        "max_examples": None,
+        "max_tokens": None,
+    },
 }
 """By kind of run: the values of options that did not exist when the run was made, so its config.json lacks them."""
 

@@ -1,8 +1,22 @@
 """One example: a question, the steps of a chain of thought, and the answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from internalize.errors import InputError
+
+
+class Place(NamedTuple):
+    """Where an example was read."""
+
+    file: str
+    unit: str
+    """What the number counts: the lines of a file, the items of an array, or the rows of a table."""
+    number: int
+    """From 1."""
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.number} of {self.file}"
 
 
 @dataclass(frozen=True)
@@ -17,6 +31,8 @@ class Example:
     steps: tuple[str, ...]
     answer: str
     levels: tuple[int, ...] | None = None
+    place: Place | None = field(default=None, compare=False, repr=False)
+    """Known for examples from files. Two examples are equal wherever they were read."""
 
     def __post_init__(self) -> None:
         for name in ("question", "answer"):

@@ -16,11 +16,13 @@ from typing import Final, Literal, get_args
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.readers import short
+from internalize.lm.data.rows import short
 from internalize.lm.options import LevelSource
 
 ResolvedSource = Literal["given", "graph", "steps", "tokens"]
 
+_WORDED: Final = 0.1
+"""Largest share of examples with steps that are no equations, for levels from the graph."""
 _MAX_EQUATION: Final = 1000  # characters; Python itself refuses numbers of more than 4300 digits
 _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 # A minus is a sign where no number, bracket or percent sign stands before it: in -2+10 and 5*-2, not in 10-2.
@@ -55,10 +57,8 @@ def graph_levels(steps: Sequence[str]) -> tuple[int, ...] | None:
 def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[ResolvedSource, list[Example]]:
     """Return the source of levels with ``auto`` resolved, and the examples with levels from that source.
 
-    ``auto`` is given if every example has levels, otherwise graph if every step of all examples is an equation,
-    otherwise steps if any example has more than one step, otherwise tokens. With levels, the steps are sorted by level,
-    so that a stage hides the front of the chain. That order is valid, because a step needs only lower levels. Without
-    levels, steps keep their order.
+    ``auto`` is given if every example has levels, otherwise graph if the steps of at least nine tenths of the examples
+    are equations, otherwise steps if any example has more than one step, otherwise tokens.
     """
     if source not in get_args(LevelSource):
         raise InputError(f"levels={source!r} is not one of {', '.join(get_args(LevelSource))}")
@@ -66,31 +66,50 @@ def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[Re
         if not examples:
             raise InputError("levels=auto has no examples to choose a source from")
         source = _detect_source(examples)
+    worded = _worded(examples) if source == "graph" else []
+    if len(worded) > _WORDED * len(examples):
+        wrong = next(step for step in examples[worded[0]].steps if _parse_equation(step) is None)
+        raise InputError(
+            f"levels=graph, but step {short(wrong)} of example {worded[0] + 1} is not an equation of numbers like "
+            f"16-3-4=9, and {len(worded)} of {len(examples)} examples have such steps; a tenth may"
+        )
+    return source, with_levels(examples, source)
+
+
+def with_levels(examples: Sequence[Example], source: ResolvedSource) -> list[Example]:
+    """Return the examples with levels from a source.
+
+    With levels, the steps are sorted by level, so that a stage hides the front of the chain. That order is valid,
+    because a step needs only lower levels. Without levels, steps keep their order. If levels come from the graph, a
+    chain with steps that are no equations is taken for a sequence: each step is one level above the one before.
+    """
     if source in ("steps", "tokens"):
-        return source, [replace(example, levels=None) for example in examples]
+        return [replace(example, levels=None) for example in examples]
     found: list[Example] = []
     for number, example in enumerate(examples, start=1):
-        levels = example.levels if source == "given" else graph_levels(example.steps)
-        if levels is None and source == "given":
-            raise InputError(f"levels=given, but example {number} ({short(example.question)}) has none")
+        levels = example.levels
+        if source == "graph":
+            levels = graph_levels(example.steps) or tuple(range(1, len(example.steps) + 1))
         if levels is None:
-            wrong = next(step for step in example.steps if _parse_equation(step) is None)
-            raise InputError(
-                f"levels=graph, but step {short(wrong)} of example {number} is not an equation of numbers like 16-3-4=9"
-            )
+            raise InputError(f"levels=given, but example {number} ({short(example.question)}) has none")
         order = sorted(range(len(levels)), key=levels.__getitem__)
         steps = tuple(example.steps[i] for i in order)
         found.append(replace(example, steps=steps, levels=tuple(levels[i] for i in order)))
-    return source, found
+    return found
 
 
 def _detect_source(examples: Sequence[Example]) -> ResolvedSource:
     """Return the source that ``auto`` stands for."""
     if all(example.levels is not None for example in examples):
         return "given"
-    if any(e.steps for e in examples) and all(_parse_equation(step) for e in examples for step in e.steps):
+    if any(e.steps for e in examples) and len(_worded(examples)) <= _WORDED * len(examples):
         return "graph"
     return "steps" if any(len(example.steps) > 1 for example in examples) else "tokens"
+
+
+def _worded(examples: Sequence[Example]) -> list[int]:
+    """Return which examples have steps that are no equations."""
+    return [i for i, example in enumerate(examples) if graph_levels(example.steps) is None]
 
 
 def _parse_equation(step: str) -> tuple[list[Fraction], Fraction] | None:

@@ -1,100 +1,110 @@
-"""Reads examples from files and datasets, and writes them. Every bad line is reported with its reason; none is silently
+"""Reads examples from files and data sets, and writes them. Every bad item is reported with its reason; none is silently
 dropped.
 
-The file's name tells which of two formats it has:
+The file's name tells its format:
 
-- `.jsonl`, `.json`: one JSON object per line, with `question`, `steps` (a list of strings), `answer` and, if known,
-  `levels` (one whole number per step). Other keys are allowed. An object without `steps` whose `answer` contains `####`
-  is GSM8K as published: the `<<…>>` groups before `####` are the steps.
-- any other name: text as in Deng et al., `question||steps #### answer`. The steps are the `<<…>>` groups if there are
-  any, otherwise the words separated by spaces. A chain may be empty.
+| name               | content                                                                       |
+| ------------------ | ----------------------------------------------------------------------------- |
+| `.jsonl`, `.json`  | JSON objects, one per line or in one array                                    |
+| `.csv`             | a table whose first line names the columns                                    |
+| `.parquet`         | a table                                                                       |
+| a folder, `hf:…`   | a data set of the `datasets` library                                          |
+| any other name     | text as in Deng et al., one `question||steps #### answer` per line            |
+
+Objects and rows have `question`, `steps`, `answer` and, if known, `levels` (one whole number per step), or the forms
+that `rows.py` lists. Other keys are allowed.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, NotRequired, TypedDict, TypeVar
+from typing import Any, Final
 
-import msgspec
-
-from internalize.environment import check_memory
 from internalize.errors import InputError
-from internalize.lm.data.example import Example
-from internalize.storage.files import explain, present, reading, write_atomically
+from internalize.lm.data.example import Example, Place
+from internalize.lm.data.hub import data_files, dataset_rows, get_dataset, is_dataset
+from internalize.lm.data.items import JSON_SUFFIXES, Items, open_items
+from internalize.lm.data.rows import MAX_LINE, RowNotes, from_json, from_mapping, from_text, short
+from internalize.storage.files import write_atomically
 
 Say = Callable[[str], None]
 """Callback that receives one line that the user should see."""
-MAX_LINE: Final = 1_000_000
-"""Largest size of a line in bytes. A longer line is taken for a mistake."""
-_JSON_SUFFIXES: Final = (".jsonl", ".json")
 _NAMED: Final = 3  # bad lines that an error message quotes
-T = TypeVar("T")
-
-
-class _Row(TypedDict):
-    question: str
-    answer: str
-    levels: NotRequired[list[Annotated[int, msgspec.Meta(ge=0)]] | None]
-
-
-class _JsonRow(_Row):
-    """The JSON object of an example."""
-
-    steps: NotRequired[list[str] | None]
-
-
-class _DatasetRow(_Row):
-    """The row of a dataset. Its chain may be one string."""
-
-    steps: NotRequired[list[str] | str | None]
-
-
-_KEYS: Final = ("question", "answer", "levels", "steps")
-_DECODER: Final = msgspec.json.Decoder(_JsonRow)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A line that is not an example, and the reason. Lines of a file and rows of a dataset count from 1."""
+    """A line that is not an example, and the reason. Lines, items of an array and rows of a table count from 1."""
 
     file: str
     line: int
     reason: str
+    unit: str = "line"
+    """What the number counts: line, item or row."""
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.line}: {self.reason}"
 
 
-def scan(path: Path | str) -> tuple[list[Example], list[Problem]]:
-    """Return all examples of a file, and all its bad lines."""
-    path = Path(path)
-    parse = _parser(path)
-    with reading(path):
-        if present(path):  # not a pipe or a device, whose size is unknown
-            check_memory(size := path.stat().st_size, f"{path} of {size} bytes")
-    with reading(path), path.open("rb") as file:
-        return _scan(_lines(file), lambda line: parse(_text(line)), str(path))
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds."""
+
+    examples: list[Example]
+    problems: list[Problem]
+    counts: Counter[str]
+    """How many examples were read in a special way, by a phrase that names it."""
+
+    @property
+    def total(self) -> int:
+        """The number of items, good and bad."""
+        return len(self.examples) + len(self.problems)
 
 
-def read_examples(path: Path | str, *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
-    """Return the examples of a file. Bad lines are an error; `skip_bad` leaves them out and reports their number."""
-    hint = f"`internalize lm data --check {path}` lists them all"
-    return _without_bad(*scan(path), str(path), "line", hint, skip_bad=skip_bad, say=say)
+def scan(name: Path | str, limit: int | None = None) -> Contents:
+    """Return all examples of a file or a data set, or the first ones, and all its bad items."""
+    found = Contents([], [], Counter())
+    if not is_dataset(str(name)):
+        files = [Path(name)]
+    elif (data := get_dataset(str(name))).saved or not Path(data.where).is_dir():
+        _scan(
+            found, Items("row", islice(enumerate(dataset_rows(data, limit), start=1), limit), from_mapping), str(name)
+        )
+        return found
+    else:
+        files = data_files(data)
+    for file in files:
+        left = None if limit is None else limit - found.total
+        if left != 0:
+            with open_items(file, left) as items:
+                _scan(found, items, str(file))
+    return found
+
+
+def read_examples(
+    name: Path | str, *, limit: int | None = None, skip_bad: bool = False, say: Say = lambda line: None
+) -> list[Example]:
+    """Return the examples of a file or a data set. Bad items are an error; `skip_bad` leaves them out and says how many.
+
+    Args:
+        name: the file, the folder of a data set, or ``hf:NAME``.
+        limit: number of items to read. The rest is not read. Default: all.
+        skip_bad: leave out bad items.
+        say: called with a line about items that are left out or were read in a special way.
+    """
+    hint = f"`internalize lm data --check {name}` lists them all"
+    return _without_bad(scan(name, limit), str(name), hint, skip_bad=skip_bad, say=say)
 
 
 def from_dataset(rows: Iterable[Any], *, skip_bad: bool = False, say: Say = lambda line: None) -> list[Example]:
-    """Return the examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line.
-
-    `steps` may also be one string, in the format of a text chain. None counts as a missing value.
-    """
-
-    def parse(row: Any) -> Example:
-        plain = {key: _plain(value) for key, value in row.items() if key in _KEYS}
-        try:
-            return _from_row(msgspec.convert(plain, _DatasetRow))
-        except msgspec.ValidationError as error:
-            raise InputError(explain(error)) from None
-
+    """Return the examples of a `datasets.Dataset` or of any mappings with the keys of a JSON line."""
     name = "the dataset"
-    return _without_bad(*_scan(rows, parse, name), name, "row", "", skip_bad=skip_bad, say=say)
+    found = Contents([], [], Counter())
+    _scan(found, Items("row", enumerate(rows, start=1), from_mapping), name)
+    return _without_bad(found, name, "", skip_bad=skip_bad, say=say)
 
 
 def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps: bool = True) -> None:
@@ -104,13 +114,15 @@ def write_examples(path: Path | str, examples: Sequence[Example], *, keep_steps:
     `keep_steps=False` they are written, and only question, chain and answer are read back unchanged.
     """
     path = Path(path)
-    parse = _parser(path)
-    is_json = path.suffix.lower() in _JSON_SUFFIXES
+    if path.suffix.lower() in (".csv", ".parquet"):
+        raise InputError(f"{path}: examples are written as .jsonl or as text")
+    is_json = path.suffix.lower() in JSON_SUFFIXES
+    parse = from_json if is_json else from_text
     lines: list[bytes] = []
     for number, example in enumerate(examples, start=1):
         try:
             line = (json.dumps(as_json(example), ensure_ascii=False) if is_json else text_line(example)).encode()
-            _check_same(example, parse(_text(line)), keep_steps=keep_steps or is_json)
+            _check_same(example, parse(line, RowNotes()), keep_steps=keep_steps or is_json)
             if b"\n" in line or len(line) > MAX_LINE:
                 raise InputError(f"a line must have no line breaks and at most {MAX_LINE} bytes")
         except (InputError, UnicodeEncodeError) as error:
@@ -131,121 +143,17 @@ def as_json(example: Example) -> dict[str, Any]:
     return {"question": example.question, "steps": list(example.steps), "answer": example.answer, **levels}
 
 
-def _parser(path: Path) -> Callable[[str], Example]:
-    return _from_json if path.suffix.lower() in _JSON_SUFFIXES else _from_text
-
-
-def _scan(items: Iterable[T], parse: Callable[[T], Example], name: str) -> tuple[list[Example], list[Problem]]:
-    examples: list[Example] = []
-    problems: list[Problem] = []
-    for number, item in enumerate(items, start=1):
+def _scan(found: Contents, items: Items, name: str) -> None:
+    """Add the items of a file to what was found."""
+    notes = RowNotes(counts=found.counts)
+    for number, item in items.numbered:
+        notes.place = Place(name, items.unit, number)
         try:
-            examples.append(parse(item))
+            if isinstance(item, InputError):
+                raise item
+            found.examples.append(items.parse(item, notes))
         except InputError as error:
-            problems.append(Problem(name, number, str(error)))
-    return examples, problems
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file without line ends. A line that is too long is cut a little beyond MAX_LINE bytes."""
-    mark = b"\xef\xbb\xbf"  # byte order mark, before the first line
-    while line := file.readline(MAX_LINE + len(mark) + 2):
-        rest = line
-        while rest and not rest.endswith(b"\n"):
-            rest = file.readline(MAX_LINE)
-        yield line.removeprefix(mark).removesuffix(b"\n").removesuffix(b"\r")
-        mark = b""
-
-
-def _text(line: bytes) -> str:
-    if len(line) > MAX_LINE:
-        raise InputError(f"the line is longer than {MAX_LINE} bytes")
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 at byte {error.start + 1}") from None
-    if not text.strip():
-        raise InputError("the line is empty")
-    return text
-
-
-def _from_text(line: str) -> Example:
-    for mark, where in {"||": "after the question", "####": "before the answer"}.items():
-        if (count := line.count(mark)) != 1:
-            how = f"no {mark!r}" if not count else f"{count} times {mark!r}"
-            raise InputError(f"{how}; a line has one, {where}: question||steps #### answer")
-    question, _, rest = line.partition("||")
-    chain, found, answer = rest.partition("####")
-    if not found:
-        raise InputError("'####' comes before '||'; a line is question||steps #### answer")
-    return _example(question.strip(), _split_chain(chain), answer.strip(), None)
-
-
-def _split_chain(chain: str) -> tuple[str, ...]:
-    """Return the steps of a chain in text: its `<<…>>` groups, or its words if there are no groups."""
-    if "<<" not in chain and ">>" not in chain:
-        return tuple(chain.split())
-    groups, rest = split_groups(chain)
-    if outside := " ".join(" ".join(rest).split()):
-        raise InputError(f"text outside of <<…>>: {short(outside)}; either every step is in <<…>> or none is")
-    if any(not group[2:-2].strip() for group in groups):
-        raise InputError("an empty <<>> is not a step")
-    return groups
-
-
-def split_groups(text: str) -> tuple[tuple[str, ...], list[str]]:
-    """Return the `<<…>>` groups of a text, each within one line, and the text outside of them.
-
-    Each character is searched once, so the time is linear.
-    """
-    groups: list[str] = []
-    outside: list[str] = []
-    for line in text.split("\n"):
-        end = 0
-        while (begin := line.find("<<", end)) >= 0 and (close := line.find(">>", begin)) >= 0:
-            outside.append(line[end:begin])
-            groups.append(line[begin : (end := close + 2)])
-        outside.append(line[end:])
-    return tuple(groups), outside
-
-
-def _from_json(line: str) -> Example:
-    try:
-        row = _DECODER.decode(line)
-    except msgspec.ValidationError as error:
-        raise InputError(explain(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}") from None
-    return _from_row(row)
-
-
-def _from_row(row: _JsonRow | _DatasetRow) -> Example:
-    question, answer, steps, levels = row["question"], row["answer"], row.get("steps"), row.get("levels")
-    if steps is None and "####" in answer:  # GSM8K as published
-        solution, _, answer = answer.rpartition("####")
-        if "####" in solution:
-            raise InputError("the answer holds '####' more than once")
-        return _example(question, split_groups(solution)[0], answer.strip(), None)
-    if steps is None:
-        raise InputError("no 'steps' (a list of strings)")
-    found = _split_chain(steps) if isinstance(steps, str) else tuple(steps)
-    return _example(question, found, answer, None if levels is None else tuple(levels))
-
-
-def _example(question: str, steps: tuple[str, ...], answer: str, levels: tuple[int, ...] | None) -> Example:
-    for text in (question, *steps, answer):
-        if "\0" in text:
-            raise InputError("the line holds a NUL character")
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError("the line holds half of a surrogate pair, which is not a character")
-    if any("####" in text for text in (*steps, answer)):
-        raise InputError("a step or the answer holds '####', which begins an answer; give only what follows it")
-    return Example(question, steps, answer, levels)
-
-
-def _plain(value: Any) -> Any:
-    """Return an array or a column of one as a list, and any other value unchanged."""
-    return value.tolist() if hasattr(value, "tolist") else value
+            found.problems.append(Problem(name, number, str(error), items.unit))
 
 
 def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
@@ -264,31 +172,20 @@ def _check_same(example: Example, back: Example, *, keep_steps: bool) -> None:
         raise InputError("its levels would be lost; .jsonl keeps them")
 
 
-def _without_bad(
-    examples: list[Example],
-    problems: Sequence[Problem],
-    name: str,
-    unit: str,
-    hint: str,
-    *,
-    skip_bad: bool,
-    say: Say,
-) -> list[Example]:
-    """Return the examples. Refuse the bad lines, or with ``skip_bad`` report how many there are."""
-    total = len(examples) + len(problems)
+def _without_bad(found: Contents, name: str, hint: str, *, skip_bad: bool, say: Say) -> list[Example]:
+    """Return the examples. Refuse the bad items, or with ``skip_bad`` report how many there are."""
+    problems, total = found.problems, found.total
     if not total:
-        raise InputError(f"{name} is empty; each {unit} should be one example")
-    if not problems:
-        return examples
-    if skip_bad and examples:
+        raise InputError(f"{name} is empty; each line or row should be one example")
+    unit = problems[0].unit if problems else ""
+    if problems and not (skip_bad and found.examples):
+        said = [f"{'' if problem.file == name else f'{problem.file}: '}{problem}" for problem in problems[:_NAMED]]
+        more = [f"({len(problems) - _NAMED} more)"] if len(problems) > _NAMED else []
+        ways = [hint] * bool(hint) + ["--skip-bad leaves them out"] * bool(found.examples)
+        raise InputError(f"{name}: {len(problems)} of {total} {unit}s are bad: {'; '.join([*said, *more, *ways])}")
+    if problems:
         say(f"{name}: {len(problems)} of {total} {unit}s are bad and left out")
-        return examples
-    said = [f"{unit} {problem.line}: {problem.reason}" for problem in problems[:_NAMED]]
-    more = [f"({len(problems) - _NAMED} more)"] if len(problems) > _NAMED else []
-    ways = [hint] * bool(hint) + ["--skip-bad leaves them out"] * bool(examples)
-    raise InputError(f"{name}: {len(problems)} of {total} {unit}s are bad: {'; '.join([*said, *more, *ways])}")
-
-
-def short(text: str) -> str:
-    """Return a text in quotes, shortened to fit in a line of a message."""
-    return repr(text if len(text) <= 60 else text[:59] + "…")
+    for what, count in found.counts.items():
+        if count:
+            say(f"{name}: {count} {what}")
+    return found.examples

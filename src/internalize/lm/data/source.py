@@ -9,15 +9,18 @@ bits give 65 536 questions) would be tested on questions that they were trained 
 """
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.readers import Say, read_examples
+from internalize.lm.data.hub import is_dataset
+from internalize.lm.data.readers import Say, as_json, read_examples, scan
+from internalize.lm.data.rows import short
 from internalize.lm.data.tasks import Task, TaskStream, get_task, is_task, usage
 from internalize.lm.options import LmTrainOptions
 from internalize.random_words import check_seed, words
@@ -32,6 +35,8 @@ _REDRAW: Final = (
     2**40
 )  # if a portion has too few training examples, the next one is drawn this much further down the stream
 _MAX_REDRAWS: Final = 100
+_PLACES: Final = 50
+"""Lines that a message names."""
 
 
 class Source(ABC):
@@ -53,6 +58,16 @@ class Source(ABC):
         if self._block[0] != block:
             self._block = (block, self._draw_block(block))
         return self._block[1][at]
+
+    def leave_out(self, long: Callable[[Sequence[Example]], list[bool]], why: str, say: Say) -> None:
+        """Leave out the examples of a file for which ``long`` is true, and say why, how many and which they are.
+
+        What is held out was drawn before, so it does not depend on what is left out. A task has no end, so nothing can
+        be left out of it.
+        """
+        some = [*self.training_sample(_BLOCK), *self.validation]
+        if any(long(some)):
+            raise InputError(f"{self.spec} has examples that are {why}; the options of a task decide their length")
 
     def first(self, count: int) -> list[Example]:
         """Return the training examples at the first positions."""
@@ -80,24 +95,27 @@ def open_source(
     held_out: int = 512,
     tested: int = 0,
     skip_bad: bool = False,
+    limit: int | None = None,
     say: Say = lambda line: None,
 ) -> Source:
-    """Open a generated task or a file.
+    """Open a generated task, a file or a data set.
 
     Args:
-        data: a spec like ``parity:n=16,k=8`` or the path of a file. (For a file named like a task write ``./parity``.)
+        data: a spec like ``parity:n=16,k=8``, the path of a file, the folder of a data set, or ``hf:NAME:SPLIT``. (For
+            a file named like a task write ``./parity``.)
         seed: draws the task, the held-out examples of a file, and the order of every epoch.
         validation: a file of held-out examples. Default: the seed draws them from the data.
         held_out: number of validation examples.
         tested: number of further examples of a file to hold out for `test`. With 0 the validation set is also the test
             set.
         skip_bad: leave out bad lines of a file.
+        limit: number of examples to read from the start of a file. Default: all.
         say: called with a line about what is left out and why.
     """
     given = read_examples(validation, skip_bad=skip_bad, say=say) if validation else None
     if is_task(data):
         return of_task(get_task(data, seed), validation=given, held_out=held_out, say=say)
-    read = _read_file(data, skip_bad=skip_bad, say=say)
+    read = _read_file(data, skip_bad=skip_bad, limit=limit, say=say)
     return of_examples(read, seed, validation=given, held_out=held_out, tested=tested, name=data, say=say)
 
 
@@ -149,16 +167,41 @@ def source_of(options: LmTrainOptions, seed: int, say: Say) -> Source:
         held_out=options.eval_examples,
         tested=options.test_examples,
         skip_bad=options.skip_bad,
+        limit=options.max_examples,
         say=say,
     )
 
 
-def _read_file(data: str, *, skip_bad: bool, say: Say) -> list[Example]:
-    """Read a file of examples, or name the tasks if there is no such file."""
+def digests_of(options: LmTrainOptions) -> dict[str, str]:
+    """Return the digest of each file and data set in the options, by its name there.
+
+    The digest of a file is that of its bytes. That of a data set, or of the start of a file, is that of the examples
+    read.
+    """
+    template = options.template if options.template.endswith(".json") else ""
+    limits = {template: None, options.validation: None, options.data: options.max_examples}
+    digests: dict[str, str] = {}
+    for name, limit in limits.items():
+        path = Path(name)
+        if not name or is_task(name):
+            continue
+        if is_dataset(name) or (limit is not None and path.is_file()):
+            digest = hashlib.sha256()
+            for example in scan(name, limit).examples:
+                digest.update(json.dumps(as_json(example)).encode())
+            digests[name] = digest.hexdigest()
+        elif path.is_file():
+            with reading(path), path.open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def _read_file(data: str, *, skip_bad: bool, say: Say, limit: int | None = None) -> list[Example]:
+    """Read a file or a data set, or name the tasks if there is no such file."""
     with reading(Path(data)):
-        if not Path(data).exists():
+        if not is_dataset(data) and not Path(data).exists():
             raise InputError(f"{data!r} is neither a file nor a task; the tasks are {usage()}")
-    return read_examples(data, skip_bad=skip_bad, say=say)
+    return read_examples(data, limit=limit, skip_bad=skip_bad, say=say)
 
 
 class _TaskSource(Source):
@@ -254,6 +297,22 @@ class _FileSource(Source):
             say(f"{spec}: {copies} examples are left out of training because their questions are held out")
         self.size = len(self._examples)
 
+    def leave_out(self, long: Callable[[Sequence[Example]], list[bool]], why: str, say: Say) -> None:
+        parts = (self._examples, self.validation, self._test)
+        marked = [list(zip(part, long(part), strict=True)) for part in parts]
+        kept = [[example for example, left in part if not left] for part in marked]
+        left_out = dict.fromkeys(id(example) for part in marked for example, left in part if left)
+        if not left_out:
+            return
+        by_id = {id(example): example for part in parts for example in part}
+        gone = [by_id[each] for each in left_out]
+        for what, own in zip(("training", "validation", "test"), kept, strict=True):
+            if not own:
+                raise InputError(f"{self.spec}: all {what} examples are {why}")
+        self._examples, self.validation, self._test = kept
+        self.size, self._block = len(self._examples), (-1, [])
+        say(f"{self.spec}: {len(gone)} of {len(by_id)} examples are left out because they are {why}: {places_of(gone)}")
+
     def _draw_block(self, block: int) -> list[Example]:
         count = len(self._examples)
         order = words(self._seed, "order", block * count, count).argsort(kind="stable")
@@ -264,6 +323,21 @@ class _FileSource(Source):
 
     def training_sample(self, count: int) -> list[Example]:
         return list(dict.fromkeys(self._examples))[:count]
+
+
+def places_of(examples: Sequence[Example]) -> str:
+    """Return where examples were read, "lines 3, 12 of a.txt", or the question of one that is not from a file."""
+    files: dict[tuple[str, str], list[int]] = {}
+    for example in examples:
+        if example.place is None:
+            return f"the first is {short(example.question)}"
+        files.setdefault(example.place[:2], []).append(example.place.number)
+    return "; ".join(_numbers_of(*kind, sorted(numbers)) for kind, numbers in files.items())
+
+
+def _numbers_of(file: str, unit: str, numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _PLACES} more" if len(numbers) > _PLACES else ""
+    return f"{unit}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_PLACES]))}{more} of {file}"
 
 
 def _draw_held_out(

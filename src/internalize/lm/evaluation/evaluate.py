@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.data.levels import resolve_levels
+from internalize.lm.data.levels import resolve_levels, with_levels
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import eval_examples
 from internalize.lm.data.tasks import get_task, is_task
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages, unit_of
+from internalize.lm.stages.template import get_template
+from internalize.lm.stages.text_check import check_text
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.training.memory import check_states_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
@@ -49,6 +51,7 @@ def open_subject(
     *,
     options: CurriculumOptions | None = None,
     slot_token: str = "",
+    template: str = "",
     dtype: Literal["float32", "bfloat16"] = "float32",
     device: str = "cpu",
     seed: int = 0,
@@ -64,6 +67,7 @@ def open_subject(
         options: the prompt format of a model that is not ours. Our models have it in their folder and refuse this
             argument.
         slot_token: the slot token of a model that is not ours.
+        template: the template of a model that is not ours. Default: icot.
         dtype: the dtype of the weights.
         device: the device that computes.
         seed: the seed of a task whose spec has none.
@@ -77,7 +81,7 @@ def open_subject(
     run, where = _model_folder(folder, "lm eval")
     asking = PromptSpec.read(where) if present(where / PROMPT_FILE) else None
     options, default = options or CurriculumOptions(), CurriculumOptions()
-    given = ["slot_token"] if slot_token else []
+    given = [name for name, value in (("slot_token", slot_token), ("template", template)) if value]
     given += [each.name for each in fields(default) if getattr(options, each.name) != getattr(default, each.name)]
     if asking and given:
         raise InputError(f"{where} has its prompt format in {PROMPT_FILE}; {given[0]} is for models without that file")
@@ -88,8 +92,9 @@ def open_subject(
         text, stages, found = as_trained(where, asking, model, tokenizer, found, say)
     else:
         levels, found = resolve_levels(found, options.levels)
-        text = TextFormat(tokenizer, unit_of(options, levels), slot_token)
+        text = TextFormat(tokenizer, unit_of(options, levels), slot_token, get_template(template or "icot", tokenizer))
         check_vocabulary(where, model, text, found, say)
+        check_text(text, found, say)
         stages = TextStages.measure(options, text.chains(found), text.slot)
         say(
             f"{where} has no {PROMPT_FILE}: its prompts are those of --method {options.method} --removal {options.removal}"
@@ -150,7 +155,7 @@ def as_trained(
     """Return text format, stages and examples as in the training of one of our models."""
     text = asking.text(tokenizer)
     check_vocabulary(where, model, text, examples, say)  # before levels: for other data its message is clearer
-    _, found = resolve_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
+    found = with_levels([e if e.steps else replace(e, levels=()) for e in examples], asking.levels)
     return text, asking.stages(text), found
 
 

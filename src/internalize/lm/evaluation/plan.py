@@ -205,8 +205,8 @@ def plan(
         works.append(of_method(asked, method, seed, say, *works[:1]))
     first = works[0]
     longest = max(work.longest for work in works)
-    spare = max(work.spare for work in works)
-    size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest, spare))
+    spare, place = max(work.spare for work in works), first.longest_example.place
+    size = model_size(options, model_config(options, len(first.tokenizer), first.text.end, longest, spare, place))
     count = min(first.source.size or SAMPLE // 10, SAMPLE)
     examples = first.source.first(count)
     plans = [_method_plan(work, work.text.chains(work.leveled(examples)), by, size, gpu) for work in works]

@@ -19,7 +19,6 @@ from internalize.lm.probe.gradient_signal import Children, measure_signals
 from internalize.lm.probe.probed_models import FEWEST, ProbedModels
 from internalize.lm.probe.stalls import accounts
 from internalize.lm.probe.states import Budget, Cells, Readings, Sequences, at_positions, cells_of, places, read_states
-from internalize.lm.stages.chains import TextFormat
 from internalize.random_words import words
 from internalize.storage.files import Json
 
@@ -91,7 +90,7 @@ def _budgets(kept: ProbedModels, stage: int, hidden: Sequence[int]) -> Iterator[
 def sequences_of(kept: ProbedModels, budget: Budget) -> Sequences:
     """Return a model's input under a budget, with cells for the tokens of the chain that differ between examples."""
     found = [places(kept.stages, chain, budget) for chain in kept.text.chains(kept.examples)]
-    by_steps = TextFormat(kept.text.tokenizer, "step", kept.text.slot_token).chains(kept.examples)
+    by_steps = kept.text.with_unit("step").chains(kept.examples)
     cells = cells_of(
         by_steps, [own for _, own in found], lambda tokens: len(tokens) >= FEWEST and len(tally(tokens)[0]) > 1
     )

@@ -1,8 +1,9 @@
 """Tokenization: an example becomes a chain of units that a curriculum can remove.
 
-A sequence is ``question || steps #### answer`` and the end token. The question with its separator is the prompt. The
-answer's separator, the answer and the end token belong together and are never removed. Each piece is tokenized
-separately, so that a step's tokens do not depend on whether its neighbors are shown.
+A sequence is ``question || steps #### answer`` and the end token, or has the text of another `Template` around the
+parts. The question with the text around it is the prompt. The answer's mark, the answer and the end token belong
+together and are never removed. Each piece is tokenized separately, so that a step's tokens do not depend on whether its
+neighbors are shown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,9 +12,8 @@ from typing import Any, Final, Literal
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
+from internalize.lm.stages.template import ICOT, Template, begin_tokens
 
-QUESTION_END: Final = "||"
-ANSWER_START: Final = "####"
 Unit = Literal["step", "token"]
 _CACHED_PIECES: Final = 200_000
 
@@ -27,7 +27,7 @@ class Chain:
     """The tokens of each step or, if the unit is a token, each token by itself."""
     levels: tuple[int, ...] | None
     answer: tuple[int, ...]
-    """The separator, the answer and the end token."""
+    """The mark, the answer and the end token."""
 
     def __len__(self) -> int:
         """Return the number of tokens with nothing removed."""
@@ -37,24 +37,33 @@ class Chain:
 class TextFormat:
     """A converter from examples to tokens with a tokenizer, and from generated tokens to an answer."""
 
-    def __init__(self, tokenizer: Any, unit: Unit = "step", slot_token: str = "") -> None:
+    def __init__(self, tokenizer: Any, unit: Unit = "step", slot_token: str = "", template: Template = ICOT) -> None:
         self.tokenizer = tokenizer
         self.unit: Unit = unit
+        self.template = template
         if tokenizer.eos_token_id is None:
             raise InputError("the tokenizer has no end token (eos_token), so a model could not end its answer")
         self.end: int = tokenizer.eos_token_id
         self.pad: int = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.slot_token = slot_token or tokenizer.pad_token or tokenizer.eos_token
         self.slot: int = self._one_token(self.slot_token)
-        with_special: list[int] = tokenizer("x")["input_ids"]
-        begin = tokenizer.bos_token_id
-        self._begin: tuple[int, ...] = (begin,) if begin is not None and with_special[:1] == [begin] else ()
-        self._pieces: dict[str, tuple[int, ...]] = {}
+        self._begin = begin_tokens(tokenizer)
+        self._contexts = {True: self._context("a", " a"), False: self._context("\n", "a")}
+        self._pieces: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    @property
+    def before(self) -> int:
+        """The number of tokens before the text of an example."""
+        return len(self._begin)
 
     @property
     def begins(self) -> int:
         """The number of tokens before the question."""
-        return len(self._begin)
+        return self.before + len(self._encode([("", self.template.before_question)])[0])
+
+    def with_unit(self, unit: Unit) -> "TextFormat":
+        """Return the same format with another unit of removal."""
+        return TextFormat(self.tokenizer, unit, self.slot_token, self.template)
 
     def _one_token(self, text: str) -> int:
         """Return the token with this name or, if there is none, the single token of this text."""
@@ -68,21 +77,49 @@ class TextFormat:
 
     def chains(self, examples: Sequence[Example]) -> list[Chain]:
         """Return the examples in tokens. All new pieces are tokenized in one call."""
-        pieces = [_pieces(example) for example in examples]
+        pieces = [self._in_context(self.template.pieces(example)) for example in examples]
         wanted = dict.fromkeys(piece for own in pieces for piece in own)
         new = [piece for piece in wanted if piece not in self._pieces]
         if len(self._pieces) + len(new) > _CACHED_PIECES:
             self._pieces.clear()
             new = list(wanted)
-        if new:
-            encoded: list[list[int]] = self.tokenizer(
-                new, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
-            )["input_ids"]
-            self._pieces.update(zip(new, map(tuple, encoded), strict=True))
+        self._pieces.update(zip(new, self._encode(new), strict=True))
         return [
             self._chain([self._pieces[piece] for piece in own], example.levels)
             for own, example in zip(pieces, examples, strict=True)
         ]
+
+    def _context(self, before: str, piece: str) -> str:
+        """Return the text to tokenize before such a piece: none if the piece alone has the same tokens.
+
+        Some tokenizers put a blank before every text. A piece inside a sequence must not begin with another blank.
+        """
+        whole, *parts = self._encode([("", before + piece), ("", before), ("", piece)])
+        return "" if whole == tuple(token for part in parts for token in part) else before
+
+    def _in_context(self, pieces: Sequence[str]) -> list[tuple[str, str]]:
+        """Return each piece with the text to tokenize before it. The prompt has nothing before it."""
+        prompt, *others = pieces
+        return [("", prompt), *((self._contexts[piece[:1].isspace()], piece) for piece in others)]
+
+    def _encode(self, pieces: Sequence[tuple[str, str]]) -> list[tuple[int, ...]]:
+        """Return the tokens of pieces after the texts before them, without the tokens of these texts."""
+        if not pieces:
+            return []
+        found: list[tuple[int, ...]] = []
+        contexts = {context: self.tokenize([context])[0] for context in {before for before, _ in pieces} - {""}}
+        for (before, piece), tokens in zip(pieces, self.tokenize(["".join(piece) for piece in pieces]), strict=True):
+            context = contexts.get(before, ())
+            apart = tokens[: len(context)] == context  # otherwise the tokenizer joins both texts
+            found.append(tokens[len(context) :] if apart else self.tokenize([piece])[0])
+        return found
+
+    def tokenize(self, texts: list[str]) -> list[tuple[int, ...]]:
+        """Return the tokens of each text, without begin and end tokens."""
+        encoded: list[list[int]] = self.tokenizer(
+            texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
+        )["input_ids"]
+        return list(map(tuple, encoded))
 
     def _chain(self, pieces: Sequence[tuple[int, ...]], levels: tuple[int, ...] | None) -> Chain:
         prompt, *units, answer = pieces
@@ -93,33 +130,27 @@ class TextFormat:
         return Chain(self._begin + prompt, tuple(units), levels, (*answer, self.end))
 
     def answer(self, generated: Sequence[int], *, direct: bool = False) -> str | None:
-        """Return the answer in generated tokens: the text after the last separator, up to the end token.
+        """Return the answer in generated tokens: the text after the last mark, up to the end token.
 
-        Return None if there is no separator, or if ``direct`` and there is text before the separator.
+        Return None if there is no mark, or if ``direct`` and there is text before the mark.
         """
         ids = list(generated)
         ids = ids[: ids.index(self.end)] if self.end in ids else ids
         # The decoder must not drop or tidy up anything that the model wrote.
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        before, separator, answer = text.rpartition(ANSWER_START)
-        return " ".join(answer.split()) if separator and not (direct and before.strip()) else None
+        return self.template.answer(text, direct=direct)
 
 
-def _pieces(example: Example) -> list[str]:
-    """Return the texts that are tokenized separately: the prompt, each step, and the answer."""
-    steps = (f" {step}" for step in example.steps)
-    return [f"{example.question} {QUESTION_END}", *steps, f" {ANSWER_START} {example.answer}"]
-
-
-def word_tokenizer(examples: Iterable[Example]) -> Any:
+def word_tokenizer(examples: Iterable[Example], template: Template = ICOT) -> Any:
     """Return a tokenizer with one token for each word of the examples, for models that are trained from scratch."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import PreTrainedTokenizerFast
 
-    words = {word for e in examples for text in (e.question, *e.steps, e.answer) for word in text.split()}
-    special = ["[PAD]", "[UNK]", "[EOS]", QUESTION_END, ANSWER_START]
+    words = {word for example in examples for piece in template.pieces(example) for word in piece.split()}
+    own = (template.before_question, template.after_question, template.before_answer)
+    special = ["[PAD]", "[UNK]", "[EOS]", *dict.fromkeys(word for text in own for word in text.split())]
     vocabulary = {word: number for number, word in enumerate([*special, *sorted(words.difference(special))])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106  (a token, not a password)
     tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]

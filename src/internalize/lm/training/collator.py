@@ -57,16 +57,17 @@ class StageCollator:
 
     def __call__(self, positions: Sequence[int]) -> dict[str, Any]:
         """Return the batch of these positions."""
-        chains = self.text.chains(self.examples(positions))
+        examples = self.examples(positions)
         sequences = [
             self.stages.training(chain, self.schedule.stage(update), chance, smooth=update >= self.schedule.unsmoothed)
             for chain, update, chance in zip(
-                chains, (p // self.batch for p in positions), self._chances(positions), strict=True
+                self.text.chains(examples), (p // self.batch for p in positions), self._chances(positions), strict=True
             )
         ]
         longest = max(len(s.tokens) for s in sequences)
         if self.longest is not None and longest > self.longest:
-            raise InputError(f"an example has {longest} tokens, but the model has {self.longest} positions")
+            place = examples[[len(s.tokens) for s in sequences].index(longest)].place or "an example"
+            raise InputError(f"{place} has {longest} tokens, but the model has {self.longest} positions")
         batch: dict[str, Any] = model_input(sequences, self.text.pad, positions=self.stages.options.keep_positions)
         return batch | {"output_hidden_states": True} if self.every_layer else batch
 

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from internalize.lm.data.example import Example
-from internalize.lm.data.levels import ResolvedSource, resolve_levels
+from internalize.lm.data.levels import ResolvedSource, resolve_levels, with_levels
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import Source, source_of
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.stages.schedule import Schedule
+from internalize.lm.stages.template import get_template
+from internalize.lm.stages.text_check import check_text
 from internalize.lm.training.callback import StageCallback
 from internalize.lm.training.collator import Positions, StageCollator
 from internalize.lm.training.generation import Answers, generate_answers
@@ -61,13 +63,24 @@ class Internalization:
         examples = [*sample, *self.source.validation, *self.source.test(options.test_examples)]
         self.levels: ResolvedSource
         self.levels, leveled = resolve_levels(examples, options.levels if by_levels else "steps")
-        self.tokenizer = tokenizer or word_tokenizer(examples)
-        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
+        template = get_template(options.template, tokenizer)
+        self.tokenizer = tokenizer or word_tokenizer(examples, template)
+        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token, template)
+        if (most := options.max_tokens) is not None:
+            too_long = f"longer than max_tokens={most}"
+            self.source.leave_out(lambda some: [len(c) > most for c in self.text.chains(some)], too_long, say)
+            sample = self.source.training_sample(self.source.size or SAMPLE // 10)
+            leveled = self.leveled([*sample, *self.source.validation, *self.source.test(options.test_examples)])
         validation = self.leveled(self.source.validation)
-        chains = self.text.chains(_representative_sample(leveled[: len(sample)]))
-        self.stages = TextStages.measure(options, chains, self.text.slot)
-        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(sample) :])]))
+        measured = _representative_sample(leveled[: len(sample)])
+        check_text(self.text, measured, say)
+        self.stages = TextStages.measure(options, self.text.chains(measured), self.text.slot)
+        measured += leveled[len(sample) :]
+        chains = self.text.chains(measured)
+        self.longest = max(map(self.stages.longest, chains))
         """The number of positions that the longest sequence needs over all stages, held-out examples included."""
+        self.longest_example = measured[max(range(len(chains)), key=lambda i: len(chains[i]))]
+        """The example with the most tokens. Its chain sets the number of slots of all."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         targets = self.stages.targets if options.subdivides else None
         answers = Counter(example.answer for example in validation)
@@ -79,7 +92,7 @@ class Internalization:
 
     def leveled(self, examples: Sequence[Example]) -> list[Example]:
         """Return the examples with their levels, and with their steps sorted by level."""
-        return resolve_levels(examples, self.levels)[1]
+        return with_levels(examples, self.levels)
 
     def _train(self, positions: Sequence[int]) -> list[Example]:
         return self.leveled([self.source.train(position) for position in positions])
@@ -129,7 +142,8 @@ class Internalization:
     @property
     def config(self) -> Any:
         """The config of the model in the options, with positions for the longest sequence."""
-        return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, self.spare)
+        place = self.longest_example.place
+        return model_config(self.options, len(self.tokenizer), self.text.end, self.longest, self.spare, place)
 
     @property
     def asking(self) -> PromptSpec:

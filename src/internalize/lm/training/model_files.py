@@ -66,8 +66,7 @@ def load_config(name: str) -> Any:
     from transformers import AutoConfig, PretrainedConfig
 
     path = Path(name)
-    if path.suffix == ".json" and not path.exists():  # transformers would search for it on the hub
-        raise InputError(f"model {name!r} cannot be loaded: there is no such file")
+    _check_path(name)
     file = path / "config.json" if path.is_dir() else path
     with loading(f"model {name!r}"):
         found: Json = read_json(file) if present(file) else PretrainedConfig.get_config_dict(name)[0]
@@ -79,12 +78,22 @@ def load_config(name: str) -> Any:
     return config
 
 
+def _check_path(name: str) -> None:
+    """Refuse a path that does not exist. transformers would search for a model of that name on the hub."""
+    path = Path(name)
+    of_hub = name[:1] not in "./~" and name.count("/") <= 1 and not name.endswith("/") and path.suffix != ".json"
+    if not of_hub and not path.exists():
+        what = "file" if path.suffix == ".json" else "folder"
+        raise InputError(f"model {name!r} cannot be loaded: there is no such {what}")
+
+
 def load_tokenizer(name: str) -> Any | None:
     """Return the tokenizer of a model folder or of a model on the hub; None for a config.json or an empty name."""
     if not name or (Path(name).suffix == ".json" and not Path(name).is_dir()):
         return None
     from transformers import AutoTokenizer
 
+    _check_path(name)
     _check_growth(name)
     tokenizer = _load(AutoTokenizer, name)
     with loading(f"model {name!r}"):  # a vocabulary without the token for unknown words fails only at such a word

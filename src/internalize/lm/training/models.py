@@ -9,12 +9,13 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from internalize.errors import InputError
-from internalize.lm.data.example import Example
+from internalize.lm.data.example import Example, Place
 from internalize.lm.data.levels import ResolvedSource
 from internalize.lm.data.readers import Say
 from internalize.lm.options import CurriculumOptions, LmModelOptions, options_from_json
 from internalize.lm.stages.chains import TextFormat, Unit
 from internalize.lm.stages.removal import TextStages
+from internalize.lm.stages.template import ICOT, Template
 from internalize.lm.training.memory import description
 from internalize.lm.training.model_files import (
     PROMPT_FILE,
@@ -40,8 +41,13 @@ _TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
 """The fields that `TextStages` measures."""
 
 
-def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0) -> Any:
-    """Return the config of the model in the options, with ``longest`` positions; a new GPT-2 has ``spare`` more."""
+def model_config(
+    options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0, place: Place | None = None
+) -> Any:
+    """Return the config of the model in the options, with ``longest`` positions; a new GPT-2 has ``spare`` more.
+
+    ``place`` is that of the example with the most tokens.
+    """
     from transformers import GPT2Config
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
@@ -50,8 +56,12 @@ def model_config(options: LmModelOptions, vocabulary: int, end: int, longest: in
         if config.model_type in MASKED and not (config.is_decoder or config.is_encoder_decoder):
             raise InputError(f"{options.model}: {config.model_type} reads in both directions; it is not a causal model")
         room, words = positions_of(config), getattr(config.get_text_config(), "vocab_size", 0)
+        where = f" ({place})" if place else ""
         if room is not None and room < longest:
-            raise InputError(f"{options.model} has {room} positions, but the longest example needs {longest}")
+            raise InputError(
+                f"{options.model} has {room} positions, but the longest example{where} needs {longest}; "
+                "--max-tokens leaves out longer ones"
+            )
         if Path(options.model).suffix == ".json":
             if words < vocabulary:
                 raise InputError(f"{options.model}: vocab_size={words}, but the data have {vocabulary} words")
@@ -133,11 +143,13 @@ class PromptSpec:
     count_slots: _Counts
     targets: tuple[int, ...] = ()
     """Older files lack it. Then every stage is a target."""
+    template: Template = ICOT
+    """Older files lack it."""
 
     def text(self, tokenizer: Any) -> TextFormat:
         """Return the converter between text and tokens."""
         try:
-            return TextFormat(tokenizer, self.unit, self.slot_token)
+            return TextFormat(tokenizer, self.unit, self.slot_token, self.template)
         except InputError as error:
             raise InputError(f"{PROMPT_FILE}: {error}") from None
 
@@ -155,6 +167,7 @@ class PromptSpec:
             text.slot_token,
             CurriculumOptions(**{each.name: getattr(stages.options, each.name) for each in fields(CurriculumOptions)}),
             *(getattr(stages, name) for name in _TABLES),
+            template=text.template,
         )
 
     @classmethod

@@ -7,7 +7,6 @@ The Trainer writes its checkpoints below the run's ``checkpoint/``. A checkpoint
 import contextlib
 import copy
 import errno
-import hashlib
 import os
 import shutil
 import tempfile
@@ -20,8 +19,7 @@ from typing import Annotated, Any, Final, NotRequired, TypedDict
 from msgspec import Meta
 
 from internalize.errors import InputError
-from internalize.lm.data.source import Source, source_of
-from internalize.lm.data.tasks import is_task
+from internalize.lm.data.source import Source, digests_of, source_of
 from internalize.lm.options import LmTrainOptions, options_from_json
 from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
@@ -31,7 +29,7 @@ from internalize.lm.training.models import check_vocabulary, is_disk_message, lo
 from internalize.lm.training.trainer_checkpoints import read_by_trainer, read_place, whole_checkpoints
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.launcher import launched
-from internalize.storage.files import Json, check_schema, reading
+from internalize.storage.files import Json, check_schema
 from internalize.storage.runs import Run, begin_runs, trainer_checkpoints
 
 KIND = "lm-train"
@@ -327,24 +325,14 @@ def kept_stages(run: Run) -> dict[int, Path]:
 
 def run_config(options: LmTrainOptions, seed: int) -> Json:
     """Return a run's `config.json`. It has digests of the data, so that a run cannot be resumed with other data."""
-    return {**options.as_json(), "seed": seed, "data_sha256": _data_digests(options)}
-
-
-def _data_digests(options: LmTrainOptions) -> dict[str, str]:
-    """Return the digest of each data file, by its name in the options."""
-    digests: dict[str, str] = {}
-    for name in filter(None, (options.data, options.validation)):
-        if not is_task(name) and (path := Path(name)).is_file():
-            with reading(path), path.open("rb") as file:
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {**options.as_json(), "seed": seed, "data_sha256": digests_of(options)}
 
 
 def run_source(run: Run, say: Callable[[str], None]) -> Source:
     """Open the data of a run. Refuse changed data, whose held-out examples could have been trained on."""
     options = options_from_json(LmTrainOptions, run.config, run.path / "config.json")
     source = source_of(options, run.config.get("seed", 0), say)  # first: its message for a missing file is better
-    if _data_digests(options) != (run.config.get("data_sha256") or {}):
+    if digests_of(options) != (run.config.get("data_sha256") or {}):
         raise InputError(
             f"{options.data} has changed since {run.path} was trained on it, so the held-out examples are no longer "
             "known; restore it, or give --data"
