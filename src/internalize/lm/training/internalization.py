@@ -25,11 +25,11 @@ ROOM: Final = 16
 """Number of a new model's positions beyond its longest sequence and the slots."""
 
 
-def _representative_sample(examples: Sequence[Example]) -> list[Example]:
-    """Return examples from all parts of a file, which may be sorted, with the longest ones."""
+def _representative_sample(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """Return examples from all parts of a file, which may be sorted, and of a large file the longest ones."""
     every = max(1, -(-len(examples) // SAMPLE))
     long = sorted(examples, key=lambda e: len(e.question) + sum(map(len, e.steps)) + len(e.answer))[-SAMPLE // 10 :]
-    return [*examples[::every], *(long if every > 1 else ())]
+    return [*examples[::every]], long if every > 1 else []
 
 
 class Internalization:
@@ -64,9 +64,10 @@ class Internalization:
         self.tokenizer = tokenizer or word_tokenizer(examples)
         self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token)
         validation = self.leveled(self.source.validation)
-        chains = self.text.chains(_representative_sample(leveled[: len(sample)]))
-        self.stages = TextStages.measure(options, chains, self.text.slot)
-        self.longest = max(map(self.stages.longest, [*chains, *self.text.chains(leveled[len(sample) :])]))
+        chains, long = map(self.text.chains, _representative_sample(leveled[: len(sample)]))
+        self.stages = TextStages.measure(options, chains, self.text.slot, also=long)
+        held_out = self.text.chains(leveled[len(sample) :])
+        self.longest = max(map(self.stages.longest, [*chains, *long, *held_out]))
         """The number of positions that the longest sequence needs over all stages, held-out examples included."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         targets = self.stages.targets if options.subdivides else None

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
@@ -22,7 +22,7 @@ from msgspec import Meta
 from internalize.errors import InputError
 from internalize.lm.data.source import Source, source_of
 from internalize.lm.data.tasks import is_task
-from internalize.lm.options import LmTrainOptions, options_from_json
+from internalize.lm.options import CurriculumOptions, LmTrainOptions, options_from_json
 from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.internalization import Internalization
@@ -92,6 +92,8 @@ def train(
         raise InputError(
             f"device={device!r}: use cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as for any Trainer)"
         )
+    if run is not None:
+        options = as_begun(options, run)
     if run is not None and first:
         run.check(KIND, run_config(options, seed), resume=resume)
     if run is not None and run.finished:
@@ -323,6 +325,13 @@ def kept_stages(run: Run) -> dict[int, Path]:
     """Return the folders of the models that a run has kept, by stage from 1."""
     found = {path.name.removeprefix("stage-"): path for path in (run.path / STAGES).glob("stage-*")}
     return {int(stage): found[stage] for stage in sorted(filter(str.isdecimal, found), key=int)}
+
+
+def as_begun(options: LmTrainOptions, run: Run) -> LmTrainOptions:
+    """Return the options for a run. One of an earlier version keeps that version's default number of slots, longest."""
+    if options.slots == CurriculumOptions.slots and run.exists and run.config.get("slots", options.slots) is None:
+        return replace(options, slots=None)
+    return options
 
 
 def run_config(options: LmTrainOptions, seed: int) -> Json:
