@@ -23,8 +23,10 @@ from internalize.errors import InputError
 from internalize.lm.data.source import Source, source_of
 from internalize.lm.data.tasks import is_task
 from internalize.lm.options import CurriculumOptions, LmTrainOptions, options_from_json
+from internalize.lm.training.answer_costs import answer_costs
 from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
+from internalize.lm.training.flops import model_size
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.models import check_vocabulary, is_disk_message, load_tokenizer, make_model, positions_of
@@ -198,6 +200,10 @@ def _prepare(
     model = make_model(options, config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
     check_vocabulary(options.model, model, work.text, work.callback.validation, say)
     work.collator.longest = positions_of(model.config)
+    if chains := work.text.chains(work.callback.validation):
+        costs = answer_costs(model_size(options, config), work.stages, chains)
+        if costs.warning:
+            say(costs.warning)
     if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
         say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
     return work, model
