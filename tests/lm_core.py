@@ -34,6 +34,10 @@ def data_sets(draw: st.DrawFn) -> list[Chain]:
     return draw(st.lists(chains(draw(st.booleans())), min_size=1, max_size=6))
 
 
+slot_rules = st.sampled_from((None, "p50", "p90", "p1", 0.3, 1.0)) | st.integers(0, 12)
+"""Values of ``slots``."""
+
+
 @st.composite
 def curricula(draw: st.DrawFn) -> CurriculumOptions:
     """Draw any method with any of its options."""
@@ -43,7 +47,7 @@ def curricula(draw: st.DrawFn) -> CurriculumOptions:
     return CurriculumOptions(
         method=method,
         removal="pad" if padded else "delete",
-        slots=draw(st.none() | st.integers(0, 12)) if padded else None,
+        slots=draw(slot_rules) if padded else None,
         keep_positions=not padded and draw(st.booleans()),
         side=draw(st.sampled_from(("left", "right"))) if linear and not padded else "left",
         cutoff=draw(st.none() | st.integers(1, 9)) if linear else None,

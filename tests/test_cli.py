@@ -336,6 +336,7 @@ COMMANDS = {
     "lm plan": "json out seed",
     "lm train": "json out seed seeds resume device threads",
     "lm eval --model M": "json out seed device threads",
+    "lm ask MODEL": "json out device threads",
     "lm probe RUN": "json out seed device threads",
     "lm certify RUN": "json out seed device threads",
     "lm compare": "json out seeds resume jobs device threads",

@@ -27,7 +27,7 @@ from tests.lm_runs import TINY, untrained
 
 def test_word_match():
     examples = [Example("2 * 3", (), answer) for answer in ("6 0 1 2", "6 0 1 2", "6 0", "6 0", "6")]
-    found = Answers(["6 0 1 2", "6 9 1", "6 0 6 0", "0 6", None], 0, 0.0)
+    found = Answers(["6 0 1 2", "6 9 1", "6 0 6 0", "0 6", None], [""] * 5, 0, 0.0)
     assert found.word_match(examples) == pytest.approx((1 + 2 / 4 + 2 / 4 + 0 + 0) / 5)
     assert found.summary(examples)["word_match"] == found.word_match(examples)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig
 
-from internalize.lm.evaluation.flops import Gpu, ModelSize, model_size
 from internalize.lm.options import LmModelOptions
+from internalize.lm.training.flops import Gpu, ModelSize, model_size
 
 CONFIGS = {
     "gpt2": GPT2Config(vocab_size=11, n_positions=16, n_embd=8, n_layer=2, n_head=2),

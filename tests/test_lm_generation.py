@@ -186,8 +186,8 @@ def test_answers_are_read_as_they_are_written(written, answer, direct):
 
 def test_exact_match_is_word_for_word():
     examples = [Example("q", (), answer) for answer in ("x  y", " x", "x y", "x")]
-    answers = Answers(["x y", "x", "xy", None], 0, 0.0)
+    answers = Answers(["x y", "x", "xy", None], [""] * 4, 0, 0.0)
     assert answers.right(examples) == [True, True, False, False]
     assert answers.exact_match(examples) == 0.5
     with pytest.raises(InputError, match="no examples"):
-        Answers([], 0, 0.0).exact_match([])
+        Answers([], [], 0, 0.0).exact_match([])

@@ -293,7 +293,8 @@ def test_a_prompt_file_of_other_types(values: dict[str, Any], reason: str, folde
         ("method", "x", "method: invalid enum value 'x'"),
         ("replay", 2.0, "replay=2.0 is a fraction"),
         ("keep_positions", 1, "keep_positions: expected `bool`, got `int`"),
-        ("slots", 1.5, "slots: expected `int | null`, got `float`"),
+        ("slots", 1.5, "slots=1.5 is neither a number"),
+        ("slots", [], "slots: expected `int | float | str | null`, got `array`"),
     ],
 )
 def test_a_curriculum_of_other_types(name: str, value: Any, reason: str, folder: Path):

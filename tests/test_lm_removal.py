@@ -87,9 +87,9 @@ def test_log_icot_by_halving(elements: int, hidden: tuple[int, ...]):
 
 
 def test_chains_of_different_lengths():
-    """Each chain has the stages of its own length and stays at its last one. The slots are those of the longest."""
+    """Each chain has the stages of its own length and stays at its last one. The slots may be those of the longest."""
     long, middle, short, none = chain(*[2] * 14), chain(*[3] * 6), chain(1), chain()
-    stages = stages_of(long, middle, short, none, method="log-icot")
+    stages = stages_of(long, middle, short, none, method="log-icot", slots="longest")
     hidden = [[stages.hidden_units(c, stage) for stage in range(stages.count)] for c in (long, middle, short, none)]
     assert hidden == [[0, 8, 12, 14], [0, 4, 6, 6], [0, 1, 1, 1], [0, 0, 0, 0]]
     assert stages.stage_slots == (0, 16, 24, 28)
@@ -153,13 +153,32 @@ def test_stages_of_any_curriculum(options: CurriculumOptions, chains: list[Chain
         assert options.method in ("none", "pause") or hidden[0] == 0
     by_stage = zip(*([stages.hidden_units(c, s) for s in range(stages.count)] for c in chains), strict=True)
     assert stages.hidden == tuple(map(max, by_stage))
-    if options.slots is None:
-        for c in chains:
-            for stage in range(stages.count):
-                count = stages.hidden_units(c, stage)
-                gone = sum(map(len, c.units[len(c.units) - count :] if options.side == "right" else c.units[:count]))
-                assert stages.stage_slots[stage] >= gone
-                assert stages.count_slots[count] >= gone
+    for counts, slots in (
+        *(([stages.hidden_units(c, s) for c in chains], stages.stage_slots[s]) for s in range(stages.count)),
+        *(([min(n, len(c.units)) for c in chains], stages.count_slots[n]) for n in range(len(stages.count_slots))),
+    ):
+        hidden_parts = [
+            sum(map(len, c.units[len(c.units) - count :] if options.side == "right" else c.units[:count]))
+            for c, count in zip(chains, counts, strict=True)
+        ]
+        assert slots == slots_by_hand(options, hidden_parts, [sum(map(len, c.units)) for c in chains])
+
+
+def slots_by_hand(options: CurriculumOptions, hidden_parts: list[int], whole: list[int]) -> int:
+    """Return the number of slots for these numbers of hidden tokens, in chains of these numbers of tokens."""
+
+    def percentile(values: list[int], percent: int) -> int:
+        return min(v for v in values if 100 * sum(other <= v for other in values) >= percent * len(values))
+
+    match options.slots:
+        case int(most):
+            return min(most, max(hidden_parts))
+        case str(text) if options.padded:
+            return percentile(hidden_parts, int(text.removeprefix("p")))
+        case float(share) if options.padded:
+            return min(math.ceil(share * percentile(whole, 50)), percentile(hidden_parts, 50))
+        case _:
+            return max(hidden_parts)
 
 
 @given(curricula(), data_sets())
@@ -200,11 +219,20 @@ def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObje
     written = [*(token for unit in shown for token in unit), *ANSWER]
     assert row.tokens == [*PROMPT, *[SLOT] * places, *written]
     assert len(row.labels) == len(row.positions) == len(row.tokens)
-    of_slots = [IGNORED] * places
+    assert row.labels[: len(PROMPT)] == [IGNORED] * len(PROMPT)
+    assert row.labels[len(PROMPT) + places :] == written
+    of_slots = row.labels[len(PROMPT) : len(PROMPT) + places]
     if supervise:
         flat = [token for unit in gone for token in unit]
-        of_slots = ([IGNORED] * places + flat)[len(flat) :]  # aligned to the right, next to what follows
-    assert row.labels == [*[IGNORED] * len(PROMPT), *of_slots, *written]
+        if len(flat) <= places:
+            assert of_slots == ([IGNORED] * places + flat)[len(flat) :], "aligned to the right, next to what follows"
+        elif places:
+            ends = [flat.index(token) for token in of_slots]
+            runs = [b - a for a, b in pairwise([-1, *ends])]
+            assert ends[-1] == len(flat) - 1, "the last slot has the last token"
+            assert max(runs) - min(runs) <= 1, "all slots stand for equally many tokens"
+    else:
+        assert of_slots == [IGNORED] * places
     assert row.positions[: len(PROMPT)] == list(range(len(PROMPT)))
     jumps = [b - a for a, b in pairwise(row.positions)]
     assert sorted(jumps)[:-1] == [1] * (len(jumps) - 1)
@@ -249,7 +277,7 @@ def test_kept_positions_of_pause():
 def test_hidden_loss():
     """The hidden tokens are the labels of the last slots. One random number decides this per example."""
     long, short = chain(1, 2, 1), chain(1, 1)
-    stages = stages_of(long, short, method="icot-steps", hidden_loss=0.25)
+    stages = stages_of(long, short, method="icot-steps", hidden_loss=0.25, slots="longest")
     with_loss, without = (0.99, 0.0, 0.0, 0.2499), (0.99, 0.0, 0.0, 0.25)
     assert stages.training(long, 2, with_loss).labels == [*[IGNORED] * 3, *tokens(0, 3), *tokens(3, 4), *ANSWER]
     assert stages.training(short, 2, with_loss).labels == [*[IGNORED] * 4, *tokens(0, 2), *ANSWER]
@@ -258,15 +286,80 @@ def test_hidden_loss():
 
 
 def test_at_most_so_many_slots():
-    """The cap holds for stages, replayed counts and supervised slots, which keep the last hidden tokens."""
+    """The limit holds for stages, replayed counts and supervised slots, which stand for equal parts of the chain."""
     c = chain(2, 2, 2)
     stages = stages_of(c, method="icot-steps", slots=3, hidden_loss=1.0)
     assert (stages.stage_slots, stages.count_slots) == ((0, 2, 3, 3), (0, 2, 3, 3))
     row = stages.training(c, 3, PLAIN)
     assert row.tokens == [*PROMPT, *[SLOT] * 3, *ANSWER]
-    assert row.labels == [*[IGNORED] * 3, *tokens(3, 6), *ANSWER]
+    assert row.labels == [*[IGNORED] * 3, FIRST + 1, FIRST + 3, FIRST + 5, *ANSWER]
     none = stages_of(c, method="icot-steps", slots=0, hidden_loss=1.0)
     assert none.training(c, 3, PLAIN).labels == [*[IGNORED] * 3, *ANSWER]
+
+
+def test_slots_by_default():
+    """Half of the chains have a slot for every hidden token. Longer ones have fewer slots, in all kinds of rows."""
+    short, middle, long = chain(2), chain(2, 2), chain(*[2] * 50)
+    stages = stages_of(*[short] * 2, *[middle] * 4, *[long] * 2, method="icot-steps", hidden_loss=1.0, replay=0.5)
+    assert stages.stage_slots == (0, 2, *[4] * 49)
+    assert stages.count_slots == stages.stage_slots
+    assert {stages.prompt(c, stages.last).tokens.count(SLOT) for c in (short, middle, long)} == {4}
+    row = stages.training(long, stages.last, PLAIN)
+    assert row.tokens == [*PROMPT, *[SLOT] * 4, *ANSWER]
+    assert row.labels[3:7] == [FIRST + 24, FIRST + 49, FIRST + 74, FIRST + 99]
+    assert stages.training(short, stages.last, PLAIN).labels[3:7] == [IGNORED, IGNORED, *tokens(0, 2)]
+    scattered = stages.training(long, 1, (0.0, 1.0, 0.0, 0.0, 0.5))
+    assert scattered.tokens == [*PROMPT, *[SLOT] * 100, *ANSWER], "in place of each token"
+    counts = stages_of(*[middle] * 4, long, method="icot-steps", replay=1.0, replay_of="counts")
+    assert counts.training(long, 50, (0.0, 0.5, 0.0, 0.9)).tokens.count(SLOT) == 4
+
+
+def test_one_length_has_a_slot_for_every_token():
+    """Then the default gives the stages of the longest chain, and so do all percentiles."""
+    alike = [chain(2, 1, 3, first=first) for first in range(100, 200, 10)]
+    for method in ("adaptive", "icot", "pause", "doubling"):
+        found = [stages_of(*alike, method=method, slots=slots) for slots in ("p50", "longest", None, "p1", 1.0, 6)]
+        assert len({(each.stage_slots, each.count_slots, each.hidden, each.targets) for each in found}) == 1
+        assert found[0].stage_slots[-1] == 6
+
+
+def test_a_share_of_the_median_chain():
+    """Each hidden token has a slot until there are half as many slots as the median chain has tokens."""
+    stages = stages_of(chain(1), chain(*[1] * 6), chain(*[1] * 90), method="icot-steps", slots=0.5)
+    assert stages.stage_slots == (0, 1, 2, 3, *[3] * 87)
+
+
+def test_long_chains_of_a_large_file_do_not_count_twice():
+    """They are measured for positions and stages, and not for percentiles."""
+    long, short = chain(*[1] * 9), chain(1, 1)
+    options = CurriculumOptions("icot-steps")
+    stages = TextStages.measure(options, [short, short, long], SLOT, also=[long] * 5)
+    assert stages == TextStages.measure(options, [short, short, long], SLOT)
+    with_more = TextStages.measure(options, [short, short], SLOT, also=[long])
+    assert (with_more.stage_slots[-1], with_more.count) == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("slots", "message"),
+    [
+        (-1, "slots=-1 must be at least 0"),
+        *((wrong, "neither a number") for wrong in ("p0", "p101", "90", "p5.5", "half", "", 0.0, 1.5, math.nan)),
+    ],
+)
+def test_slots_that_are_refused(slots: Any, message: str):
+    with pytest.raises(InputError, match=message):
+        CurriculumOptions(slots=slots)
+    with pytest.raises(InputError, match=message):
+        CurriculumOptions("none", slots=slots)
+
+
+def test_slots_in_a_config():
+    """A config without a value is of an earlier version, or has no slots: the longest chain counts."""
+    written = [CurriculumOptions(slots=slots).as_json()["slots"] for slots in ("p50", "longest", None, 3, 0.5)]
+    assert written == ["p50", None, None, 3, 0.5]
+    assert CurriculumOptions(removal="delete").as_json()["slots"] is None
+    with pytest.raises(InputError, match="deletion leaves no slots"):
+        CurriculumOptions(removal="delete", slots="p90")
 
 
 @given(curricula(), data_sets(), chances, st.data())
@@ -367,6 +460,8 @@ def test_scattered_replay(gone: list[bool], share: float, smoothing: float):
         ({"removal": "delete", "replay_of": "scattered"}, "scattered", 0.0),
         ({"replay": 0.0}, "scattered", 0.0),  # nothing is replayed
         ({"slots": 3}, "counts", 0.0),  # scattered replay may need more slots
+        ({"slots": "p90"}, "scattered", 1.0),
+        ({"slots": 0.5}, "scattered", 1.0),
         ({"method": "cot"}, "scattered", 0.0),
         ({"method": "pause"}, "scattered", 0.0),  # its slots stand for no tokens
         ({"method": "pause", "hidden_loss": 0.5}, "scattered", 0.5),

@@ -78,6 +78,9 @@ def test_tokens_stand_where_the_loss_would_look_for_them(
                 elif own != predicted:  # it has a slot
                     assert (row.tokens[own], labels[own]) == (SLOT, token)
                     assert predicted == own - 1
+                elif row.tokens[own] == SLOT:  # the next hidden token has a slot
+                    hidden_part = [place.token for place in found if not place.shown]
+                    assert labels[own] in hidden_part[hidden_part.index(token) + 1 :]
                 else:  # where the model is about to write what comes after the gap
                     assert labels[own] == IGNORED or options.side == "right"
             gone = sum(

@@ -80,6 +80,7 @@ def test_a_config_can_neither_control_the_terminal_nor_pass_for_another_run(
         "lm train --steps 1 --data BAD",
         "lm train --steps 1 --data parity:n=4,k=2 --validation BAD",
         "lm eval --model BAD",
+        "lm ask BAD question",
         "lm plan --data BAD",
         "certify --run BAD",
         "certify --run BAD --json",

@@ -27,6 +27,7 @@ from internalize.commands.certify import Certify
 from internalize.commands.compare import Compare
 from internalize.commands.console import print_text, say
 from internalize.commands.help import command_help, options_of, overview
+from internalize.commands.lm_ask import LmAsk
 from internalize.commands.lm_certify import LmCertify
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_data import LmData
@@ -65,6 +66,7 @@ COMMANDS: Final[dict[str, dict[str, type]]] = {
         "lm plan": LmPlan,
         "lm train": LmTrain,
         "lm eval": LmEval,
+        "lm ask": LmAsk,
         "lm probe": LmProbe,
         "lm certify": LmCertify,
         "lm compare": LmCompare,

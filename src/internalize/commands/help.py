@@ -124,7 +124,9 @@ def _value_name(kind: Any) -> str:
     origin, inner = get_origin(kind), [each for each in get_args(kind) if each not in (NoneType, Ellipsis)]
     if origin is Literal:
         return "{" + ",".join(map(str, inner)) + "}"
-    if origin in (Union, UnionType) or origin is Annotated:
+    if origin in (Union, UnionType):
+        return "|".join(map(_value_name, inner))
+    if origin is Annotated:
         return _value_name(inner[0])
     if origin is tuple:
         return f"{_value_name(inner[0])} …"

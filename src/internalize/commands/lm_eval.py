@@ -58,7 +58,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     def __call__(self) -> int:
         """Ask the questions, and show and keep the results."""
         from internalize.commands.progress import ProgressDisplay
-        from internalize.lm.evaluation.evaluate import evaluate, open_subject
+        from internalize.lm.evaluation.evaluate import UNDECIDED, evaluate, open_subject
         from internalize.lm.training.quiet import quiet_transformers
         from internalize.storage.files import write_atomically
 
@@ -77,7 +77,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             say=say,
         )
         if self.chain and not subject.stages.options.padded:
-            say("with --removal delete, the prompt does not depend on --chain: the model chooses whether it writes one")
+            say(UNDECIDED)
         with self.keeping("lm-eval", self._config(subject)) as keep, ProgressDisplay("lm eval") as progress:
             evaluation = evaluate(
                 subject,
@@ -90,10 +90,12 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
                 write_atomically(self.out / "answers.jsonl", _lines(subject, evaluation).encode())
             keep(evaluation.result)
         result = evaluation.result
+        if subject.costs.warning:
+            say(subject.costs.warning)
         if "stages" in result and not self.json:
             print_table(result["stages"], tuple(result["stages"][0]))
             print_text("")
-        self.show_facts(result, {name: value for name, value in result.items() if name != "stages"})
+        self.show_facts(result, _facts(result))
         self.suggest(f"lm probe {self.model}")
         return 0
 
@@ -111,13 +113,24 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
         }
 
 
+def _facts(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result without its rows, and with the costs of an answer under names of their own."""
+    shown = {name: value for name, value in result.items() if name not in ("stages", "answer", "written")}
+    for name in ("answer", "written"):
+        cost = result[name]
+        shown[f"cost of {name}"] = (
+            f"{cost['given_tokens']:.4g} tokens given, {cost['generated_tokens']:.4g} generated, {cost['flops']:.4g} FLOP"
+        )
+    return shown
+
+
 def _lines(subject: "Subject", evaluation: "Evaluation") -> str:
     """Return every question with its answers, one JSON object per line."""
-    answers = evaluation.answers
-    rows = [
-        {"question": example.question, "answer": example.answer, "generated": given, "right": right}
-        for example, given, right in zip(
-            subject.examples, answers.answers, answers.right(subject.examples), strict=True
-        )
-    ]
+    examples = subject.examples
+    rows = [{"question": example.question, "answer": example.answer} for example in examples]
+    for prefix, answers in (("", evaluation.answers), ("chain_", evaluation.written)):
+        if answers is not None:
+            told = zip(rows, answers.answers, answers.right(examples), answers.texts, strict=True)
+            for row, given, right, text in told:
+                row |= {f"{prefix}generated": given, f"{prefix}right": right, f"{prefix}text": text}
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)

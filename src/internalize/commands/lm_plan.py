@@ -57,8 +57,8 @@ class LmPlan(KeptOption, SeedOption):
 
     def __call__(self) -> int:
         """Plan, show and keep."""
-        from internalize.lm.evaluation.flops import Gpu
         from internalize.lm.evaluation.plan import plan
+        from internalize.lm.training.flops import Gpu
         from internalize.lm.training.quiet import quiet_transformers
         from internalize.storage.files import write_json, writing
 

@@ -14,7 +14,7 @@ from internalize.lm.data.tasks import Task, TaskStream
 from internalize.lm.options import CurriculumOptions, LmTrainOptions
 
 if TYPE_CHECKING:
-    from internalize.lm.evaluation.evaluate import ask
+    from internalize.lm.evaluation.ask import ask
     from internalize.lm.training.internalization import Internalization
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 
 _NEEDS_TORCH = {
     "Internalization": "internalize.lm.training.internalization",
-    "ask": "internalize.lm.evaluation.evaluate",
+    "ask": "internalize.lm.evaluation.ask",
 }
 
 

@@ -4,6 +4,7 @@ This module does not import torch, so that ``--help`` is quick.
 """
 
 import math
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
@@ -21,8 +22,24 @@ MAX_LAYERS: Final = 10_000
 """Largest number of layers of any model: ten times the deepest published ones. Making a layer takes about 1 ms."""
 _MOST: Final = 2**53
 """Largest number of anything that is counted. Floating-point numbers are exact up to here."""
+HALF: Final = 50
+"""The default percentile of `CurriculumOptions.slots`: half of the chains have a slot for each hidden token."""
+LONGEST: Final = 100
+_PERCENTILE: Final = re.compile(r"p([0-9]{1,3})")
 Replay = Literal["stages", "counts", "scattered"]
 ReplayOf = Literal["auto", Replay]
+
+
+@dataclass(frozen=True)
+class SlotLimit:
+    """The largest number of slots at a stage: a percentile of the lengths of the hidden parts, and a limit to it."""
+
+    percentile: int
+    """How many per cent of the chains have no more hidden tokens than slots."""
+    most: int | None = None
+    """Largest number of slots."""
+    share: float | None = None
+    """Largest number of slots as a share of the tokens of the median chain."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +58,11 @@ class CurriculumOptions:
     auto: the first of these that the data allow."""
     removal: Removal = "pad"
     """What a hidden token leaves. pad: a slot, a filler token that the model uses as scratch space. delete: nothing."""
-    slots: int | None = None
-    """For pad: largest number of slots at a stage. Default: the length of the longest hidden part. Replayed examples
-    have a slot for every token that they hide."""
+    slots: int | float | str | None = f"p{HALF}"
+    """For pad: number of slots at a stage, the same for all examples. p90: a slot for every hidden token of 90 % of the
+    chains; longer hidden parts have fewer slots than tokens. longest: of all chains. 0.5: at most half as many slots as
+    the median chain has tokens. 8: at most 8 slots. Fewer slots make an answer cheaper. Scattered replay has a slot for
+    every hidden token."""
     side: Side = "left"
     """For icot and icot-steps: remove from the front of the chain (left) or from its end (right)."""
     cutoff: int | None = None
@@ -59,7 +78,7 @@ class CurriculumOptions:
     replay_of: ReplayOf = "auto"
     """What a replayed example hides. scattered: each step of the whole chain with a probability drawn per example.
     stages: what a random stage up to the current one hides. counts: a random number of steps up to the current one.
-    auto: scattered for pad, counts for delete or with --slots."""
+    auto: scattered for pad, counts for delete or if --slots is a whole number."""
     hidden_loss: float | None = None
     """For pad: share of the examples whose slots still have to predict the tokens they hide. Default: 1 with scattered
     replay, otherwise 0."""
@@ -73,8 +92,9 @@ class CurriculumOptions:
                 raise InputError(f"{name}={value} is a fraction of the examples, 0 … 1")
         if not self.smoothing > 0:
             raise InputError(f"smoothing={self.smoothing} must be positive (inf: no smoothing)")
-        _check_at_least(self, 0, "slots")
-        if self.removal == "delete" and self.method != "pause" and (self.slots is not None or self.hidden_loss):
+        self.slot_limit  # noqa: B018  (refuses a wrong value)
+        given = self.slots not in (None, "longest", CurriculumOptions.slots)
+        if self.removal == "delete" and self.method != "pause" and (given or self.hidden_loss):
             raise InputError("slots and hidden_loss need --removal pad (or pause): deletion leaves no slots")
         if self.method == "cot" and not math.isinf(self.smoothing):
             raise InputError(f"smoothing={self.smoothing} would hide steps, and cot hides none")
@@ -87,7 +107,9 @@ class CurriculumOptions:
 
     def as_json(self) -> dict[str, Any]:
         """Return all options for JSON, infinity as a string and defaults that depend on other options resolved."""
-        resolved = {"replay_of": self.replayed, "hidden_loss": self.slot_loss}
+        resolved = {"replay_of": self.replayed, "hidden_loss": self.slot_loss, "slots": self.slots}
+        if self.slots == "longest" or (self.slots == CurriculumOptions.slots and not self.padded):
+            resolved["slots"] = None
         smoothing = str(self.smoothing) if math.isinf(self.smoothing) else self.smoothing
         return {**asdict(self), **resolved, "smoothing": smoothing}
 
@@ -116,8 +138,28 @@ class CurriculumOptions:
     def replayed(self) -> Replay:
         """The value of `replay_of` with ``auto`` resolved."""
         if self.replay_of == "auto":
-            return "scattered" if self.removal == "pad" and self.slots is None else "counts"
+            return "scattered" if self.removal == "pad" and not isinstance(self.slots, int) else "counts"
         return self.replay_of
+
+    @property
+    def slot_limit(self) -> "SlotLimit":
+        """The value of `slots` with its meaning. Without slots, gaps in positions fit the longest chain."""
+        if self.slots in (None, "longest"):
+            return SlotLimit(LONGEST)
+        if isinstance(self.slots, int):
+            _check_at_least(self, 0, "slots")
+            return SlotLimit(LONGEST, most=self.slots)
+        found = None
+        if isinstance(self.slots, float) and 0 < self.slots <= 1:
+            found = SlotLimit(HALF, share=self.slots)
+        if isinstance(self.slots, str) and (percentile := _PERCENTILE.fullmatch(self.slots)):
+            found = SlotLimit(int(percentile[1]))
+        if found and 1 <= found.percentile <= LONGEST:
+            return found if self.padded else SlotLimit(LONGEST)
+        raise InputError(
+            f"slots={self.slots} is neither a number (8), nor a percentile of the chains from p1 to p100 (p90), nor a "
+            "share of the median chain above 0 and up to 1.0 (0.5), nor longest"
+        )
 
     @property
     def slot_loss(self) -> float:

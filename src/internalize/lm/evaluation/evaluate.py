@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
@@ -12,17 +13,24 @@ from internalize.lm.data.levels import resolve_levels, with_levels
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import eval_examples
 from internalize.lm.data.tasks import get_task, is_task
-from internalize.lm.options import CurriculumOptions
+from internalize.lm.options import CurriculumOptions, LmModelOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages, unit_of
 from internalize.lm.stages.template import get_template
 from internalize.lm.stages.text_check import check_text
+from internalize.lm.training.answer_costs import AnswerCosts, answer_costs
+from internalize.lm.training.flops import model_size
 from internalize.lm.training.generation import BATCH, Answers, continuation_length, generate_answers, positions_left
 from internalize.lm.training.memory import check_states_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
 from internalize.lm.training.train import KIND, run_source
 from internalize.storage.files import Json, present, read_json
 from internalize.storage.runs import Run
+
+UNDECIDED: Final = (
+    "with --removal delete, the prompt does not depend on --chain: the model chooses whether it writes one"
+)
+"""A message about a model without slots."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +43,19 @@ class Subject:
     examples: list[Example]
     data: str
 
+    @cached_property
+    def costs(self) -> AnswerCosts:
+        """The costs of the true answers."""
+        size = model_size(LmModelOptions(), self.model.config)
+        return answer_costs(size, self.stages, self.text.chains(self.examples))
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result: the answers with the whole chain hidden, and the object that ``--json`` prints."""
+    """The result: the answers with the whole chain hidden and, if asked for, written, and what ``--json`` prints."""
 
     answers: Answers
+    written: Answers | None
     result: Json
 
 
@@ -78,7 +93,7 @@ def open_subject(
 
     if examples < 1:
         raise InputError(f"examples={examples} must be at least 1")
-    run, where = _model_folder(folder, "lm eval")
+    run, where = model_folder(folder, "lm eval")
     asking = PromptSpec.read(where) if present(where / PROMPT_FILE) else None
     options, default = options or CurriculumOptions(), CurriculumOptions()
     given = [name for name, value in (("slot_token", slot_token), ("template", template)) if value]
@@ -107,40 +122,7 @@ def open_subject(
     return subject
 
 
-def ask(
-    folder: str | Path,
-    questions: Sequence[str],
-    *,
-    longest: int = 64,
-    batch: int = BATCH,
-    device: str = "cpu",
-    say: Say = lambda line: None,
-) -> list[str | None]:
-    """Answer questions with a model of `lm train`, with the whole chain hidden. (A model of ``cot`` writes its chain.)
-
-    Args:
-        folder: the folder of the run, or of the model that it wrote.
-        questions: the questions, in the format of the training data.
-        longest: largest number of tokens per question. A model that writes its chain needs more tokens than the answer
-            has.
-        batch: number of questions per batch.
-        device: the device that computes.
-        say: called with each line that the user should see.
-
-    Returns:
-        One answer per question; None if the model gave none, or wrote something before it.
-    """
-    _, where = _model_folder(Path(folder), "ask")
-    asking = PromptSpec.read(where)
-    model, tokenizer = load_model(where)
-    text = asking.text(tokenizer)
-    stages = asking.stages(text)
-    examples = [Example(question, (), question) for question in questions]  # the true answer is unknown and not used
-    check_vocabulary(where, model, text, examples, say)
-    return generate_answers(model.to(device), text, stages, examples, stages.last, batch=batch, longest=longest).answers
-
-
-def _model_folder(folder: Path, asked_by: str) -> tuple[Run | None, Path]:
+def model_folder(folder: Path, asked_by: str) -> tuple[Run | None, Path]:
     """Return the run in a folder, if there is one, and the folder of its model."""
     run = our_run(folder, asked_by)
     where = run.path / "model" if run else folder
@@ -179,8 +161,8 @@ def evaluate(
     stages, examples = subject.stages, subject.examples
     if not examples:
         raise InputError("there are no examples to evaluate")
-    if chain and stages.hidden[0] > 0:
-        raise InputError(f"--chain needs a model that writes its chain; method {stages.options.method} never shows one")
+    if chain:
+        check_writes_chain(stages)
     if subject.model.device.type == "cpu":
         at_once, longest = min(batch, len(examples)), max(map(stages.longest, subject.text.chains(examples)))
         states = 8 + 2 * getattr(subject.model.config.get_text_config(), "num_hidden_layers", 0)  # keys and values
@@ -215,6 +197,7 @@ def evaluate(
         **hidden.summary(examples),
         "examples_per_second": len(examples) / hidden.seconds,
         "generated_tokens": hidden.generated_tokens,
+        **asdict(subject.costs),
     }
     if every_stage:
         result["stages"] = [
@@ -234,7 +217,13 @@ def evaluate(
         result["chain_without_room"] = _without_room(subject, 0)
         result["chain_examples_per_second"] = len(examples) / written.seconds
         result["speedup"] = written.seconds / hidden.seconds
-    return Evaluation(hidden, {**result, "seconds": round(time.perf_counter() - began, 3)})
+    return Evaluation(hidden, found[0] if chain else None, {**result, "seconds": round(time.perf_counter() - began, 3)})
+
+
+def check_writes_chain(stages: TextStages) -> None:
+    """Refuse a model that was never trained to write its chain."""
+    if stages.hidden[0] > 0:
+        raise InputError(f"--chain needs a model that writes its chain; method {stages.options.method} never shows one")
 
 
 def our_run(folder: Path, asked_by: str) -> Run | None:

@@ -56,10 +56,10 @@ class LmJob(KeptJob):
 
     def check(self, *, resume: bool) -> None:
         """Refuse a folder that cannot become this run's, and a finished run that is damaged."""
-        from internalize.lm.training.train import KIND, check_finished, run_config
+        from internalize.lm.training.train import KIND, as_begun, check_finished, run_config
 
         run = Run(self.folder)
-        run.check(KIND, run_config(self.options, self.seed), resume=resume)
+        run.check(KIND, run_config(as_begun(self.options, run), self.seed), resume=resume)
         if run.finished:
             check_finished(run)
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from internalize.errors import InputError
 from internalize.lm.data.readers import Say
-from internalize.lm.evaluation.flops import Gpu, ModelSize, model_size
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, with_method
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import MAX_OFFSET, TextStages
 from internalize.lm.stages.schedule import Schedule
-from internalize.lm.training.generation import continuation_length
+from internalize.lm.training.answer_costs import AnswerCost, answer_costs, written_cost
+from internalize.lm.training.flops import Gpu, ModelSize, model_size
 from internalize.lm.training.internalization import SAMPLE, Internalization
 from internalize.lm.training.models import load_tokenizer, model_config
 
@@ -121,16 +121,6 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class AnswerPlan:
-    """The plan of one answer, on average."""
-
-    given_tokens: float
-    """Tokens of the question and the slots."""
-    generated_tokens: float
-    flops: float
-
-
-@dataclass(frozen=True)
 class MethodPlan:
     """The plan of a whole run of one method."""
 
@@ -148,7 +138,10 @@ class MethodPlan:
     """Whether a run may take less. Then no stage but the last takes more updates than planned."""
     reason: str | None
     """Why it is an upper bound, or why a stage is never reached."""
-    answer: AnswerPlan
+    answer: AnswerCost
+    """An answer at the last stage."""
+    warning: str | None
+    """A line that says that such an answer costs more than one with its chain written."""
     ratio_to_icot: float | None = None
     """Operations of training as a fraction of those of icot, if icot is also planned."""
 
@@ -165,7 +158,7 @@ class Plan:
     size: ModelSize
     longest: int
     """Number of tokens of the longest sequence."""
-    written: AnswerPlan
+    written: AnswerCost
     """An answer with the whole chain written before it."""
     methods: tuple[MethodPlan, ...]
 
@@ -211,7 +204,8 @@ def plan(
     examples = first.source.first(count)
     plans = [_method_plan(work, work.text.chains(work.leveled(examples)), by, size, gpu) for work in works]
     icot = next((planned.flops for planned in plans if planned.method == "icot"), None)
-    written = [(len(c.prompt), len(c) - len(c.prompt)) for c in first.text.chains(examples)]
+    for line in dict.fromkeys(filter(None, (planned.warning for planned in plans))):
+        say(f"{', '.join(planned.method for planned in plans if planned.warning == line)}: {line}")
     return Plan(
         data=first.source.spec,
         examples=count,
@@ -219,7 +213,7 @@ def plan(
         model=options.model,
         size=size,
         longest=longest,
-        written=_mean_answer(size, written),
+        written=written_cost(size, first.text.chains(examples)),
         methods=tuple(replace(p, ratio_to_icot=None if icot is None else p.flops / icot) for p in plans),
     )
 
@@ -280,9 +274,7 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
             )
         )
     flops = sum(row.flops for row in rows)
-    given = stages.stage_slots[-1] if options.padded else 0
-    # The last stage shows nothing of a chain, except with `cot`.
-    answers = [(len(c.prompt) + given, continuation_length(stages, c, stages.last)) for c in chains]
+    costs = answer_costs(size, stages, chains)
     return MethodPlan(
         method=options.method,
         levels=work.levels,
@@ -296,15 +288,9 @@ def _method_plan(work: Internalization, chains: Sequence[Chain], by: By, size: M
         upper_bound=(options.advance == "accuracy" or options.stop_at is not None)
         and (by == "steps" or not options.subdivides),
         reason=_bound_reason(options, stages, begins, total),
-        answer=_mean_answer(size, answers),
+        answer=costs.answer,
+        warning=costs.warning,
     )
-
-
-def _mean_answer(size: ModelSize, answers: Sequence[tuple[int, int]]) -> AnswerPlan:
-    """Return the average over answers, each a pair of given and generated tokens."""
-    flops = sum(size.answer_flops(*answer) for answer in answers)
-    given, generated = (sum(tokens) for tokens in zip(*answers, strict=True))
-    return AnswerPlan(given / len(answers), generated / len(answers), flops / len(answers))
 
 
 def _bound_reason(options: LmTrainOptions, stages: TextStages, begins: Sequence[int], total: int) -> str | None:

@@ -1,7 +1,8 @@
 """The positions at which each token of a chain is read, and the model's states there.
 
-A token is predicted at the position before its own. A hidden token's own position is its slot. If it has no slot (with
-deletion, or if there are more tokens than slots), both positions are the last one before the gap.
+A token is predicted at the position before its own. A hidden token's own position is its slot. A token without a slot
+of its own has one position for both: if there are fewer slots than tokens, the next token's slot; with deletion, or
+without any slots, the last position before the gap.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from internalize.curriculum import at_or_last
 from internalize.lm.stages.chains import Chain
-from internalize.lm.stages.removal import IGNORED, Row, TextStages
+from internalize.lm.stages.removal import IGNORED, Row, TextStages, slotted
 from internalize.lm.training.collator import model_input
 from internalize.lm.training.layer_loss import last_norm
 
@@ -70,9 +71,14 @@ def places(stages: TextStages, chain: Chain, budget: Budget) -> tuple[Row, list[
         predicted = [last if i in gap else at - 1 for i, at in enumerate(own)]
     else:
         gap, last = range(sum(lengths[:hidden])), first - 1
-        begins = first + (slots if stages.options.padded else 0) - len(gap)
-        own = [max(begins + i, last) for i in range(len(tokens))]
-        predicted = [max(at - 1, last) for at in own]
+        slots = slots if stages.options.padded else 0
+        slot_of = {token: first + slot for slot, token in slotted(len(gap), slots).items()}
+        own = [first + slots - len(gap) + i for i in range(len(tokens))]
+        predicted = [at - 1 for at in own]
+        following = last
+        for i in reversed(gap):
+            following = slot_of.get(i, following)
+            own[i], predicted[i] = following, following - (i in slot_of)
     shown = [i not in gap for i in range(len(tokens))]
     row = stages.sequence(chain, hidden, slots, supervise_hidden=stages.options.slot_loss > 0)
     return row, list(map(TokenPlace, tokens, own, predicted, shown))

@@ -4,20 +4,30 @@
 ``side="right"``), so that a model can be given the slots of the hidden part and write the rest.
 
 At inference no chain is known, so the slots must not tell anything about the chain that they replace. At each stage all
-examples therefore have the same number of slots: the number of tokens in the longest hidden part of any example. If all
-chains have the same length, as for parity, each slot is exactly in the place of its token.
+examples therefore have the same number of slots. By default it is the median number of tokens in the hidden parts, so
+that slots do not cost more than writing the chain. If all chains have the same length, as for parity, each slot is
+exactly in the place of its token.
+
+Hidden parts of other lengths are aligned with the slots by `slotted`. A shorter one has the last slots, next to what
+follows. A longer one is cut into runs of equal length, and each slot stands for the last token of a run. So the loss on
+slots asks for intermediate results from all parts of the chain, in their order, and the last slot still has the last
+hidden token. With the last tokens alone, nothing would make the model compute the first steps, which it needs first.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, cycle, islice
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from internalize.curriculum import at_or_last, hidden_at, subdivide
 from internalize.errors import InputError
-from internalize.lm.options import CurriculumOptions
+from internalize.lm.options import HALF, CurriculumOptions
 from internalize.lm.stages.chains import Chain, Unit
 
 IGNORED: Final = -100
@@ -58,31 +68,34 @@ class TextStages:
     """The stages of the curriculum itself: all of them, unless `adaptive` subdivides them."""
 
     @classmethod
-    def measure(cls, options: CurriculumOptions, chains: Iterable[Chain], slot: int) -> "TextStages":
-        """Return the stages of a curriculum on these chains."""
-        # By number of units and levels: the largest number of tokens in the first 0, 1, … units.
-        longest: dict[tuple[int, tuple[int, ...] | None], list[int]] = {}
-        for chain in chains:
-            lengths = _prefix_lengths(chain, options.side == "right")
-            kind = (len(chain.units), chain.levels)
-            longest[kind] = [max(pair) for pair in zip(longest.get(kind, lengths), lengths, strict=True)]
-        own = {kind: hidden_units(options, *kind) for kind in longest}
-        targets = subdivide(own.values()) if options.subdivides else tuple(range(max(map(len, own.values()))))
-        count = targets[-1] + 1
-        stages = {kind: [hidden_at(stage, hidden, targets) for stage in range(count)] for kind, hidden in own.items()}
-        most = math.inf if options.slots is None else options.slots
+    def measure(
+        cls, options: CurriculumOptions, chains: Iterable[Chain], slot: int, also: Iterable[Chain] = ()
+    ) -> "TextStages":
+        """Return the stages of a curriculum on these chains. Percentiles do not count those in ``also``."""
+        counted, more = (
+            Counter((chain.levels, tuple(_prefix_lengths(chain, options.side == "right"))) for chain in some)
+            for some in (chains, also)
+        )
+        kinds = [*counted, *(kind for kind in more if kind not in counted)]
+        own = [hidden_units(options, len(lengths) - 1, levels) for levels, lengths in kinds]
+        targets = subdivide(own) if options.subdivides else tuple(range(max(map(len, own))))
+        stages = range(targets[-1] + 1)
+        hidden = np.array([[hidden_at(stage, units, targets) for stage in stages] for units in own])
+        # Numbers of tokens in the hidden parts: a row per kind of chain, a column per number of hidden units.
+        tokens = np.zeros((len(kinds), max(len(lengths) for _, lengths in kinds)), dtype=np.int32)
+        for row, (_, lengths) in zip(tokens, kinds, strict=True):
+            row[: len(lengths)], row[len(lengths) :] = lengths, lengths[-1]
+        numbers = np.array(list(counted.values()))
+
+        def slots(hidden_tokens: NDArray[Any]) -> tuple[int, ...]:
+            return _slot_counts(options, hidden_tokens[: len(numbers)], numbers, tokens[: len(numbers), -1])
+
         return cls(
             options,
             slot,
-            tuple(max(hidden[stage] for hidden in stages.values()) for stage in range(count)),
-            tuple(
-                int(min(most, max(longest[kind][hidden[stage]] for kind, hidden in stages.items())))
-                for stage in range(count)
-            ),
-            tuple(
-                int(min(most, max(at_or_last(lengths, units) for lengths in longest.values())))
-                for units in range(max(map(len, longest.values())))
-            ),
+            tuple(hidden.max(0).tolist()),
+            slots(np.take_along_axis(tokens, hidden, 1)),
+            slots(tokens),
             targets,
         )
 
@@ -150,10 +163,12 @@ class TextStages:
         shown = [token for unit in (chain.units[:kept] if right else chain.units[hidden:]) for token in unit]
         prompt, answer = list(chain.prompt), list(chain.answer)
         places = slots if self.options.padded else 0
-        gone = [token for unit in chain.units[:hidden] for token in unit] if supervise_hidden and places else []
-        gone = gone[-places:]
+        labels = [IGNORED] * (len(prompt) + places) + shown + answer
+        if supervise_hidden:
+            gone = [token for unit in chain.units[:hidden] for token in unit]
+            for place, token in slotted(len(gone), places).items():
+                labels[len(prompt) + place] = gone[token]
         tokens = prompt + [self.slot] * places + shown + answer
-        labels = [IGNORED] * (len(prompt) + places - len(gone)) + gone + shown + answer
         positions = list(range(len(tokens)))
         if self.options.keep_positions and not self.options.padded:
             after = len(prompt) + (len(shown) if right else 0)
@@ -200,6 +215,13 @@ def hidden_units(options: CurriculumOptions, units: int, levels: tuple[int, ...]
     return tuple(len(stage.hidden) for stage in stages)
 
 
+def slotted(tokens: int, slots: int) -> dict[int, int]:
+    """Return the token that each slot stands for, if it stands for one. Both are counted from 0."""
+    if tokens <= slots:
+        return {slots - tokens + token: token for token in range(tokens)}
+    return {slot: (slot + 1) * tokens // slots - 1 for slot in range(slots)}
+
+
 def smoothing_offset(smoothing: float, chance: float) -> int:
     """Return the offset o ≤ `MAX_OFFSET` for a uniform number in [0, 1). P(o) is proportional to e^(−λ·o)."""
     return 0 if math.isinf(smoothing) else int(min(-math.log1p(-chance) / smoothing, MAX_OFFSET))
@@ -209,3 +231,27 @@ def _prefix_lengths(chain: Chain, right: bool) -> list[int]:
     """Return the numbers of tokens in the first (or last) 0, 1, … units."""
     units = reversed(chain.units) if right else chain.units
     return list(accumulate(map(len, units), initial=0))
+
+
+def _slot_counts(
+    options: CurriculumOptions, tokens: NDArray[Any], numbers: NDArray[Any], whole: NDArray[Any]
+) -> tuple[int, ...]:
+    """Return the number of slots for each column of ``tokens``, which has a row per kind of chain.
+
+    There are ``numbers`` chains of each kind, and ``whole`` tokens in each of them.
+    """
+    limit = options.slot_limit
+    most = math.inf if limit.most is None else limit.most
+    if limit.share is not None:
+        most = math.ceil(limit.share * _percentiles(whole[:, None], numbers, HALF)[0])
+    return tuple(int(min(most, count)) for count in _percentiles(tokens, numbers, limit.percentile))
+
+
+def _percentiles(values: NDArray[Any], numbers: NDArray[Any], percentile: int) -> list[int]:
+    """Return for each column its smallest value that is not exceeded in this percentage of the rows."""
+    rank = -(-percentile * int(numbers.sum()) // 100)
+    found: list[int] = []
+    for column in values.T:
+        order = np.argsort(column, kind="stable")
+        found.append(int(column[order[np.searchsorted(np.cumsum(numbers[order]), rank)]]))
+    return found

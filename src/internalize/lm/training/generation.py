@@ -30,9 +30,12 @@ BATCH: Final = 256
 
 @dataclass(frozen=True)
 class Answers:
-    """The generated answers, one per example (None if the model gave none), with the number of tokens and the time."""
+    """The generated answers, one per example, with the number of tokens and the time."""
 
     answers: list[str | None]
+    """The answer that was read in each text; None if there was none to read."""
+    texts: list[str]
+    """What the model wrote, up to and including its end token, if it wrote one."""
     generated_tokens: int
     seconds: float
 
@@ -104,9 +107,10 @@ def generate_answers(
     room = [positions_left(model, stages, chain, stage) for chain in chains]
     order = [i for i in range(len(chains)) if room[i] > 0]
     order.sort(key=lambda i: (lengths[i], len(chains[i].prompt)))  # similar lengths: little padding, few tokens
-    most = longest or max(lengths, default=0) + ROOM
+    most = min(longest or max(lengths, default=0) + ROOM, max(room, default=0))
     direct = stage == stages.last and stages.hidden[stage] > 0  # at earlier stages some chains may still show steps
     answers: list[str | None] = [None] * len(chains)
+    texts = [""] * len(chains)
     generated = 0
     was_training, began = model.training, time.perf_counter()
     model.eval()
@@ -118,11 +122,12 @@ def generate_answers(
             for i, ids in zip(some, rows, strict=True):
                 written = ids[: room[i]]
                 answers[i] = text.answer(written, direct=direct)
+                texts[i] = text.tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False)
                 generated += len(written)
             on_batch(len(some))
     finally:
         model.train(was_training)
-    return Answers(answers, generated, time.perf_counter() - began)
+    return Answers(answers, texts, generated, time.perf_counter() - began)
 
 
 def continuation_length(stages: TextStages, chain: Chain, stage: int) -> int:

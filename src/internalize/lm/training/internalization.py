@@ -27,11 +27,11 @@ ROOM: Final = 16
 """Number of a new model's positions beyond its longest sequence and the slots."""
 
 
-def _representative_sample(examples: Sequence[Example]) -> list[Example]:
-    """Return examples from all parts of a file, which may be sorted, with the longest ones."""
+def _representative_sample(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """Return examples from all parts of a file, which may be sorted, and of a large file the longest ones."""
     every = max(1, -(-len(examples) // SAMPLE))
     long = sorted(examples, key=lambda e: len(e.question) + sum(map(len, e.steps)) + len(e.answer))[-SAMPLE // 10 :]
-    return [*examples[::every], *(long if every > 1 else ())]
+    return [*examples[::every]], long if every > 1 else []
 
 
 class Internalization:
@@ -72,15 +72,16 @@ class Internalization:
             sample = self.source.training_sample(self.source.size or SAMPLE // 10)
             leveled = self.leveled([*sample, *self.source.validation, *self.source.test(options.test_examples)])
         validation = self.leveled(self.source.validation)
-        measured = _representative_sample(leveled[: len(sample)])
-        check_text(self.text, measured, say)
-        self.stages = TextStages.measure(options, self.text.chains(measured), self.text.slot)
-        measured += leveled[len(sample) :]
+        some, long = _representative_sample(leveled[: len(sample)])
+        check_text(self.text, [*some, *long], say)
+        counted, also = self.text.chains(some), self.text.chains(long)
+        self.stages = TextStages.measure(options, counted, self.text.slot, also=also)
+        measured = [*some, *long, *leveled[len(sample) :]]
         chains = self.text.chains(measured)
         self.longest = max(map(self.stages.longest, chains))
         """The number of positions that the longest sequence needs over all stages, held-out examples included."""
         self.longest_example = measured[max(range(len(chains)), key=lambda i: len(chains[i]))]
-        """The example with the most tokens. Its chain sets the number of slots of all."""
+        """The example with the most tokens."""
         self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
         targets = self.stages.targets if options.subdivides else None
         answers = Counter(example.answer for example in validation)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
@@ -20,9 +20,11 @@ from msgspec import Meta
 
 from internalize.errors import InputError
 from internalize.lm.data.source import Source, digests_of, source_of
-from internalize.lm.options import LmTrainOptions, options_from_json
+from internalize.lm.options import CurriculumOptions, LmTrainOptions, options_from_json
+from internalize.lm.training.answer_costs import answer_costs
 from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
+from internalize.lm.training.flops import model_size
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.models import check_vocabulary, is_disk_message, load_tokenizer, make_model, positions_of
@@ -90,6 +92,8 @@ def train(
         raise InputError(
             f"device={device!r}: use cuda, and choose the GPU with CUDA_VISIBLE_DEVICES (as for any Trainer)"
         )
+    if run is not None:
+        options = as_begun(options, run)
     if run is not None and first:
         run.check(KIND, run_config(options, seed), resume=resume)
     if run is not None and run.finished:
@@ -194,6 +198,10 @@ def _prepare(
     model = make_model(options, config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
     check_vocabulary(options.model, model, work.text, work.callback.validation, say)
     work.collator.longest = positions_of(model.config)
+    if chains := work.text.chains(work.callback.validation):
+        costs = answer_costs(model_size(options, config), work.stages, chains)
+        if costs.warning:
+            say(costs.warning)
     if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
         say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
     return work, model
@@ -321,6 +329,13 @@ def kept_stages(run: Run) -> dict[int, Path]:
     """Return the folders of the models that a run has kept, by stage from 1."""
     found = {path.name.removeprefix("stage-"): path for path in (run.path / STAGES).glob("stage-*")}
     return {int(stage): found[stage] for stage in sorted(filter(str.isdecimal, found), key=int)}
+
+
+def as_begun(options: LmTrainOptions, run: Run) -> LmTrainOptions:
+    """Return the options for a run. One of an earlier version keeps that version's default number of slots, longest."""
+    if options.slots == CurriculumOptions.slots and run.exists and run.config.get("slots", options.slots) is None:
+        return replace(options, slots=None)
+    return options
 
 
 def run_config(options: LmTrainOptions, seed: int) -> Json:
