@@ -47,10 +47,7 @@ def test_variants():
 
 def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     changes: list[dict[str, Any]] = [{}, {"gates": "ones"}]
-    few = (
-        *(Variant("algorithm-1", own) for own in changes),
-        *(Variant("adamw", own) for own in ({}, {"lr": 0.01})),
-    )
+    few = (*(Variant("algorithm-1", own) for own in changes), *(Variant("adamw", own) for own in ({}, {"lr": 0.01})))
     monkeypatch.setitem(ablations.VARIANTS, "ablations", few)
     quick = partial(certificates.certify, only=["mask", "gating", "collapse", "hidden-states", "theorem-max"])
     monkeypatch.setattr(certificates, "certify", quick)

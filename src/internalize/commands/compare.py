@@ -10,13 +10,7 @@ import tyro
 from internalize.commands.common_options import StudyOptions, command
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders, Runner
-from internalize.parity.experiments.curricula import (
-    CompareOptions,
-    CurriculumRow,
-    LatencyRow,
-    compare,
-    compare_latency,
-)
+from internalize.parity.experiments.curricula import CompareOptions, CurriculumRow, LatencyRow, compare, compare_latency
 
 if TYPE_CHECKING:
     from internalize.parity.experiments.ablations import VariantRow

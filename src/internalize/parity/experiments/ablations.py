@@ -201,7 +201,7 @@ class _VariantRuns:
     def row(self, control: "_VariantRuns | None") -> VariantRow:
         runs, adamw = self.runs(), self.variant.optimizer == "adamw"
         results = [run.result for run in runs]
-        stages = [_trained_levels(run) if adamw else _solved_levels(run) for run in runs]
+        stages = [_levels_at_stage_ends(run) if adamw else _solved_levels(run) for run in runs]
         broken = [next((t + 1 for t, own in enumerate(some) if own[t] < SOLVED), None) for some in stages]
         counted = Counter(stage for stage in broken if stage is not None)
         held_out = self.options.eval_samples if adamw else SolveOptions.test_samples
@@ -254,10 +254,9 @@ def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
     return found if "mlp1_weight" in weights or "write1" in weights else []
 
 
-def _trained_levels(run: Run) -> list[list[float]]:
+def _levels_at_stage_ends(run: Run) -> list[list[float]]:
     """Return the accuracy of every level at the end of every stage."""
-    ends = {line["stage"]: line["level_accuracy"] for line in run.metrics()}
-    return [ends[stage] for stage in sorted(ends)]
+    return list({line["stage"]: line["level_accuracy"] for line in run.metrics()}.values())
 
 
 def _solved_levels(run: Run) -> list[list[float]]:
