@@ -338,8 +338,10 @@ def test_common_options(words: str):
 
 
 def test_an_option_is_described_once():
-    """Commands inherit the common options and repeat no description."""
-    texts = [path.read_text() for path in Path(cli.__file__).parent.glob("*.py")]
+    """Commands and options inherit what they share and repeat no description."""
+    house = Path(cli.__file__).parents[1]
+    options = (house / "parity/options.py", house / "parity/experiments/curricula.py", house / "lm/options.py")
+    texts = [path.read_text() for path in (*house.glob("commands/*.py"), *options)]
     descriptions = re.findall(r'^    \w+: [^\n]*\n    """(.*?)"""', "\n".join(texts), re.MULTILINE | re.DOTALL)
     assert len(descriptions) > 60
     assert [text for text, count in Counter(descriptions).items() if count > 1] == []

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import tyro
 
@@ -25,7 +25,7 @@ from internalize.curriculum import METHODS, Curriculum, Method
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders
 from internalize.parity.experiments.jobs import DescentJob, TrainJob
-from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.options import LearnedGateOptions, SampleOptions, SolveOptions, TrainOptions
 from internalize.parity.task.tree import Levels
 from internalize.random_words import check_seed
 from internalize.storage.runs import Run
@@ -47,8 +47,10 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(LearnedGateOptions, SampleOptions):
     """What is compared, and the settings that all runs share. The settings of AdamW are the paper's."""
+
+    TITLE: ClassVar = "Comparison"
 
     # The command line has its own options for these three.
     sizes: Annotated[tuple[tuple[int, int], ...], tyro.conf.Suppress] = ((30, 16),)
@@ -64,14 +66,6 @@ class CompareOptions:
     """Learning rates of AdamW to try. The best per curriculum is shown; studies other than curricula use the first."""
     steps: int = 500
     """Gradient steps of AdamW per level of the tree."""
-    batch: int = TrainOptions.batch
-    """Fresh samples per gradient step."""
-    eval_samples: int = TrainOptions.eval_samples
-    """Held-out samples, the same at every evaluation."""
-    gate_bias: float = TrainOptions.gate_bias
-    """For learned gates: initial logits. A negative value starts with closed gates."""
-    gate_penalty: float = TrainOptions.gate_penalty
-    """For learned gates: weight of the sum of all gates in the loss."""
     repeats: int = 100
     """For latencies: number of answers to time per batch size."""
 
