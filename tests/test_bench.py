@@ -129,10 +129,7 @@ def test_every_measurement(measured: Measured):
 def test_nothing_is_measured_twice(measured: Measured):
     out, measurements, found = measured
 
-    def never(number: int) -> Json:
-        raise AssertionError("measured again")
-
-    again = [replace(own, once=never) for own in measurements]
+    again = [replace(own, once=lambda number: pytest.fail("measured again")) for own in measurements]
     asked = asked_for(SMALL, 0, 1)
     assert bench(again, out, asked=asked, repeats=1, resume=True) == found
     with Run(out).locked(), pytest.raises(InputError, match="in use by another process"):
@@ -193,11 +190,18 @@ def test_kept_repeats_are_used_or_refused_in_one_line(tmp_path: Path):
         bench([own], tmp_path, asked={"seed": 0}, repeats=3, resume=True)
 
 
-def test_goals():
-    for goal, at_most, of_values in ((5.0, False, {4.9: False, 5.0: True}), (1.0, True, {1.0: True, 1.1: False})):
-        for value, met in of_values.items():
-            assert Measurement("x", "", lambda number: {}, goal, at_most).met(value) is met
-    assert Measurement("x", "", lambda number: {}).met(3.0) is None
+@pytest.mark.parametrize(
+    ("goal", "at_most", "value", "met"),
+    [
+        (5.0, False, 4.9, False),
+        (5.0, False, 5.0, True),
+        (1.0, True, 1.0, True),
+        (1.0, True, 1.1, False),
+        (None, False, 3.0, None),
+    ],
+)
+def test_goals(goal: float | None, at_most: bool, value: float, met: bool | None):
+    assert Measurement("x", "", lambda number: {}, goal, at_most).met(value) is met
 
 
 def test_only():

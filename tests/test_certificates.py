@@ -108,18 +108,14 @@ def test_a_solve_run_is_judged_by_its_folder(tmp_path: Path, snapshots: bool):
     assert found["stage-order"].verdict == ("holds" if snapshots else "not applicable")
 
 
-def test_weights_of_other_sizes_or_without_a_value_are_refused():
+def test_weights_of_other_sizes_are_refused():
     tree = ParityTree(4, (0, 1))
     with pytest.raises(InputError, match=r"\(3, 1\)"):
         World.of_weights(tree, [torch.zeros(3, 1)])
-    with pytest.raises(InputError, match="finite"):
-        World.of_weights(tree, [torch.full((4, 1), math.nan)])
 
 
-def test_only_takes_names_of_statements():
+def test_only_keeps_the_order_of_the_paper():
     assert [c.statement for c in certify(sound_world(8, 4), ["link", "mask"])] == ["mask", "link"]
-    with pytest.raises(InputError, match="no statement 'theorem'"):
-        certify(sound_world(8, 4), ["theorem"])
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,8 @@ def test_default_folder_is_below_runs(tmp_path: Path, monkeypatch):
     assert Run(folder).finished
 
 
-HELPS = ["", "lm", "sweep", *(name for group in cli.COMMANDS.values() for name in group)]
+EVERY = {name: command for group in cli.COMMANDS.values() for name, command in group.items()}
+HELPS = ["", "lm", "sweep", *EVERY]
 
 
 @pytest.mark.parametrize("name", HELPS)
@@ -221,12 +222,10 @@ def test_every_help_fits_its_terminal(name: str, columns: int, monkeypatch: pyte
 def test_option_texts_fill_their_lines(columns: int, monkeypatch: pytest.MonkeyPatch):
     """Option texts are rewrapped: no line break of a docstring is left in them."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    for group in cli.COMMANDS.values():
-        for command in group.values():
-            for option in options_of(command):
-                *_, text = option_lines(option)
-                for line, following in pairwise(text.splitlines()):
-                    assert len(line) + 1 + len(following.split(maxsplit=1)[0]) > columns, text
+    for option in (option for command in EVERY.values() for option in options_of(command)):
+        *_, text = option_lines(option)
+        for line, following in pairwise(text.splitlines()):
+            assert len(line) + 1 + len(following.split(maxsplit=1)[0]) > columns, text
 
 
 @pytest.mark.parametrize("family", ["", "lm"])
@@ -238,51 +237,33 @@ def test_the_overview_is_short(family: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_option_is_described_and_has_a_title():
-    for group in cli.COMMANDS.values():
-        for name, command in group.items():
-            for option in options_of(command):
-                assert option.text.rstrip().endswith((".", ")")), (name, option)
-                assert option.title[0].isupper(), (name, option)
+    for name, command in EVERY.items():
+        for option in options_of(command):
+            assert option.text.rstrip().endswith((".", ")")), (name, option)
+            assert option.title[0].isupper(), (name, option)
 
 
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    monkeypatch.setitem(sys.modules, "transformers", None)  # so that its import fails
     for name in list(sys.modules):
-        if name.split(".")[0] == "transformers" or name.startswith("internalize.lm.training"):
+        if name.startswith(("transformers.", "internalize.lm.training")):
             monkeypatch.delitem(sys.modules, name)
     refused("lm train", "needs transformers: pip install 'internalize[lm]'")
     assert not list(tmp_path.iterdir())
 
 
-class Missing:
-    """An import finder that pretends that transformers is not installed."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.split(".")[0] == "transformers":
-            raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
-
-
 def test_help_does_not_import_torch():
     for argv in (["--help"], ["train", "--help"], ["compare", "--help"]):
-        code = f"""
-import sys
-from internalize.commands import cli
-try: cli.main({argv!r})
-except SystemExit as stop: assert stop.code == 0
-assert not {{'torch', 'numpy', 'polars', 'matplotlib'}} & set(sys.modules), 'heavy imports'
-"""
+        heavy = "{'torch', 'numpy', 'polars', 'matplotlib'} & set(sys.modules)"
+        code = f"import sys; from internalize.commands import cli; cli.main({argv!r}); assert not {heavy}, 'heavy'"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "usage: internalize" in done.stdout
 
 
 def test_a_bug_is_a_traceback_and_status_70():
-    code = """
-from internalize.commands import cli
-cli.parse = lambda argv: 1 / 0
-cli.run()
-"""
+    code = "from internalize.commands import cli; cli.parse = lambda argv: 1 / 0; cli.run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 70
     assert "ZeroDivisionError" in done.stderr
@@ -293,11 +274,11 @@ def test_default_folders_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Two runs of one process in the same second get a folder each."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "now")
-    first = default_out("solve")
-    first.mkdir(parents=True)
-    second = default_out("solve")
-    second.mkdir()
-    assert len({first, second, default_out("solve")}) == 3
+    folders = [default_out("solve")]
+    for _ in range(2):
+        folders[-1].mkdir(parents=True)
+        folders.append(default_out("solve"))
+    assert len(set(folders)) == 3
 
 
 @pytest.mark.parametrize(
@@ -358,8 +339,10 @@ def test_common_options(words: str):
 
 
 def test_an_option_is_described_once():
-    """Commands inherit the common options and repeat no description."""
-    texts = [path.read_text() for path in Path(cli.__file__).parent.glob("*.py")]
+    """Commands and options inherit what they share and repeat no description."""
+    house = Path(cli.__file__).parents[1]
+    options = (house / "parity/options.py", house / "parity/experiments/curricula.py", house / "lm/options.py")
+    texts = [path.read_text() for path in (*house.glob("commands/*.py"), *options)]
     descriptions = re.findall(r'^    \w+: [^\n]*\n    """(.*?)"""', "\n".join(texts), re.MULTILINE | re.DOTALL)
     assert len(descriptions) > 60
     assert [text for text, count in Counter(descriptions).items() if count > 1] == []

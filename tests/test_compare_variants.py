@@ -47,10 +47,7 @@ def test_variants():
 
 def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     changes: list[dict[str, Any]] = [{}, {"gates": "ones"}]
-    few = (
-        *(Variant("algorithm-1", own) for own in changes),
-        *(Variant("adamw", own) for own in ({}, {"lr": 0.01})),
-    )
+    few = (*(Variant("algorithm-1", own) for own in changes), *(Variant("adamw", own) for own in ({}, {"lr": 0.01})))
     monkeypatch.setitem(ablations.VARIANTS, "ablations", few)
     quick = partial(certificates.certify, only=["mask", "gating", "collapse", "hidden-states", "theorem-max"])
     monkeypatch.setattr(certificates, "certify", quick)
@@ -59,18 +56,18 @@ def test_ablations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == [row.to_json() for row in found]
     for optimizer in ("adamw", "algorithm-1"):
         control = rows[optimizer, "control"]
-        assert (control.summary.solved, control.breaks_at, control.breaks_at_median) == (2, {}, None)
+        assert (control.solved, control.breaks_at, control.breaks_at_median) == (2, {}, None)
         assert control.level_accuracy == [1.0, 1.0]
         assert control.turned == []
     broken = rows["algorithm-1", "gates=ones"]
-    assert (broken.summary.solved, broken.breaks_at, broken.breaks_at_median) == (0, {"2": 2}, 2)
+    assert (broken.solved, broken.breaks_at, broken.breaks_at_median) == (0, {"2": 2}, 2)
     assert broken.level_accuracy[0] == 1.0
-    assert 0.4 < broken.level_accuracy[1] == pytest.approx(broken.summary.accuracy, abs=0.05)
-    turned = {c["statement"]: c for c in broken.turned or ()}
+    assert 0.4 < broken.level_accuracy[1] == pytest.approx(broken.accuracy, abs=0.05)
+    turned: dict[str, Any] = {c["statement"]: c for c in broken.turned or ()}
     assert {"gating", "hidden-states", "theorem-max"} <= set(turned) <= set(quick.keywords["only"])
     assert all(c["measured"] > c["bound"] for c in turned.values())
     slow = rows["adamw", "lr=0.01"]
-    assert (slow.summary.solved, slow.breaks_at) == (0, {"1": 2})
+    assert (slow.solved, slow.breaks_at) == (0, {"1": 2})
     last = [Run(Path(path)).metrics()[-1] for path in slow.runs]
     assert slow.level_accuracy[0] == sum(line["level_accuracy"][0] for line in last) / 2
     assert slow.turned == []  # the architecture is the paper's, only trained too briefly
@@ -135,6 +132,6 @@ def test_scale_of_answers():
 def test_simplifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ablations.VARIANTS, "simplifications", (Variant("adamw", {"value": "learned"}),))
     (row,) = compare_variants("simplifications", TINY, RunFolders(tmp_path))
-    assert (row.what, row.summary.solved, row.breaks_at) == ("value=learned", 2, {})
+    assert (row.what, row.solved, row.breaks_at) == ("value=learned", 2, {})
     assert "turned" not in row.to_json()
     assert Run(Path(row.runs[0])).config["value"] == "learned"

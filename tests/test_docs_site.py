@@ -1,4 +1,4 @@
-"""The site is built without a warning, opens from disk, can be searched there, and fetches nothing."""
+"""The site is built without a warning and opens from disk. Its pictures and notebooks are current."""
 
 import os
 import re
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 from tools.cli_reference import reference
+from tools.curriculum_figures import FIGURES, attempts, drawn, pictures, staged
+from tools.notebook import FOLDER, as_markdown, executed, printed, read
 
+from internalize.lm.options import LM_METHODS
+from internalize.lm.stages.removal import IGNORED
 from tests.documentation_pages import PAGES, ROOT
 from tests.faults.line_strategies import commands
 
@@ -101,3 +105,70 @@ def test_search_from_disk(site: Path, chromium: str):
         assert any("cli.html" in (link.get_attribute("href") or "") for link in results.all())
         browser.close()
     assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob", "about"}
+
+
+# Pictures of curricula
+
+DRAWN = drawn()
+
+
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
+def test_pictures_are_current(path: Path):
+    """If one is not, run `python -m tools.curriculum_figures`."""
+    assert path.read_text(encoding="utf-8") == DRAWN[path]
+
+
+def test_no_picture_is_left_over():
+    assert sorted(FIGURES.glob("curriculum-*.svg")) == sorted(DRAWN)
+
+
+def test_every_method_has_a_picture():
+    text = " ".join(picture.title for picture in pictures())
+    assert all(method in text for method in LM_METHODS)
+
+
+def test_lines_are_those_of_the_curriculum():
+    hidden = [sum(token == 91 for token in line.row.tokens) for line in staged("log-icot", (1, 1, 1, 2, 2, 3))]
+    assert hidden == [0, 3, 5, 6]
+    tried = [(sum(token == 91 for token in line.row.tokens), line.good) for line in attempts()]
+    assert tried == [(0, True), (6, False), (4, False), (2, True), (4, True), (6, True)]
+    assert all(label != IGNORED for line in staged("icot-steps") for label in line.row.labels[1:])
+
+
+# Notebooks
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_reduced(path: Path):
+    """With little training every cell runs and has outputs of the stored kinds."""
+    stored = read(path)
+    made = executed(stored, reduced=True)
+    for cell, own in zip(stored["cells"], made["cells"], strict=True):
+        kinds, stored_kinds = ([out["output_type"] for out in found.get("outputs", ())] for found in (own, cell))
+        assert kinds == stored_kinds, own["source"]
+    assert printed(made) != printed(stored)  # training was reduced
+
+
+@pytest.mark.slow
+def test_in_full():
+    """Both models learn the task without their chain, and the probe finds the steps, as the stored outputs say."""
+    stored, made = read(FOLDER / "first-steps.ipynb"), executed(read(FOLDER / "first-steps.ipynb"))
+    for text in (printed(stored), printed(made)):
+        assert "accuracy without a chain: 1.0" in text
+        (right,) = re.findall(r"^exact match without a chain, on new questions: (.*)$", text, re.MULTILINE)
+        assert float(right) >= 0.97
+        layers = [int(layer) for layer in re.findall(r" is read from layer (\d)$", text, re.MULTILINE)]
+        assert len(layers) == 7
+        assert max(layers[:4]) <= max(layers[4:6]) <= layers[6]
+    for mine, theirs in zip(stored["cells"], made["cells"], strict=True):
+        assert mine["source"] == theirs["source"]
+
+
+def test_page():
+    """The page of the site has text, code, printed output, and pictures with descriptions."""
+    text = as_markdown(read(FOLDER / "first-steps.ipynb"))
+    assert text.startswith("# First steps\n")
+    assert text.count("```python") == text.count("```") // 2 - text.count("```text")
+    assert len(re.findall(r'<img alt="\w[^"]+" src="data:image/png;base64,\w', text)) == 2

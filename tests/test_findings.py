@@ -2,17 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tools.findings import PAGES, all_tables, filled
 from tools.numbers import DERIVED, MARKED, names, number, written
 from tools.numbers_parity import certified, half
 from tools.results import path_of, read, stored
-from tools.seeds import check_options, with_more_seeds
 from tools.stalls import after_explicit
 
-from internalize.lm.options import LmTrainOptions
 from internalize.parity.adamw.train import train
 from internalize.parity.certificates import World, certify
 from internalize.parity.options import TrainOptions
@@ -96,45 +93,6 @@ def test_recomputed_theory():
         assert found.measured == pytest.approx(RECOMPUTED["gradient_norm"], abs=0.05)
 
 
-@pytest.mark.parametrize("name", ["lm-parity-30", "lm-multiply"])
-def test_added_seeds_make_the_rows_of_one_call(name: str):
-    """From a comparison made in two parts the tool makes the rows of the whole."""
-    whole = stored(name)["rows"]
-
-    def part(*seeds: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for row in whole:
-            each = [run for run in row["each"] if run["seed"] in seeds]
-            right = [run["exact_match"] for run in each]
-            found = {"seeds": len(each), "reached": sum(len(run["steps"]) == row["stages"] for run in each)}
-            found |= {key: float(sum(seeds)) for key in ("tokens", "tokens_per_answer", "seconds")}
-            rows.append({**row, **found, "each": each, "exact_match": sum(right) / len(each), "solved": -1})
-        return rows
-
-    made = with_more_seeds(part(0, 3), part(1, 2, *range(4, 10)), 4096)
-    keys = ("seeds", "solved", "steps", "reached", "exact_match", "exact_match_low", "exact_match_high", "attempts")
-    for row, own in zip(whole, made, strict=True):
-        assert [own[key] for key in keys] == pytest.approx([row[key] for key in keys], rel=1e-4)
-        first = sum(run["seed"] in (0, 3) for run in row["each"])
-        mean = (first * (0 + 3) + (len(row["each"]) - first) * (1 + 2 + sum(range(4, 10)))) / len(row["each"])
-        assert [own[key] for key in ("tokens", "tokens_per_answer", "seconds")] == [pytest.approx(mean)] * 3
-        assert (own["each"], own["steps_to_99"]) == (row["each"], row["steps_to_99"])
-        for key, value in (row["against_linear"] or {}).items():
-            assert own["against_linear"][key] == (value if value is None else pytest.approx(value, rel=1e-3, abs=1e-6))
-        after = sorted(run["after_explicit"] for run in own["each"]) if row["steps_after_explicit"] else []
-        assert own["steps_after_explicit"] == (after[(len(after) - 1) // 2] if after else None)
-    with pytest.raises(SystemExit, match="given twice"):
-        with_more_seeds(part(0, 1), part(1, 2), 4096)
-    with pytest.raises(SystemExit, match="not stored"):
-        with_more_seeds(
-            [{**row, "stages": 1, "steps_to_99": 7} for row in part(0)], [{**r, "stages": 1} for r in part(1)], 4096
-        )
-    others = [{**row, "layers": 99} for row in part(1)]
-    both = with_more_seeds(part(0), others, 4096)
-    alone = with_more_seeds([], part(0), 4096) + with_more_seeds([], others, 4096)
-    assert both == alone  # rows with other layers are no baseline
-
-
 @pytest.mark.parametrize("path", sorted(LANGUAGE), ids=lambda path: path.stem)
 def test_medians_are_those_of_the_seeds(path: Path):
     for row in read(path)["rows"]:
@@ -149,22 +107,3 @@ def test_medians_are_those_of_the_seeds(path: Path):
 def test_a_setting_of_which_no_run_is_solved():
     assert after_explicit({"runs": [{"exact_match": 0.5, "steps": [100, 200]}]}) == "–"
     assert after_explicit({"runs": [{"exact_match": 1.0, "steps": [100, 200, 31]}]}) == "231"
-
-
-def test_seeds_of_other_options_are_not_added():
-    command = stored("lm-multiply-3")["command"]
-    options = LmTrainOptions(
-        data="multiply:digits=3",
-        method="icot",
-        levels="tokens",
-        threshold=0.9,
-        steps=4000,
-        consolidate=500,
-        eval_examples=256,
-        budgets="never",
-    )
-    config = {**options.as_json(), "seed": 7, "data_sha256": {}}
-    check_options(command, [config, {**config, "method": "log-icot"}])
-    for wrong in ({"replay_of": "counts"}, {"hidden_loss": 0.0}, {"init_std": 0.2}, {"method": "log-icot", "lr": 1.0}):
-        with pytest.raises(SystemExit, match=f"differs from the stored command in .*{list(wrong)[-1]}"):
-            check_options(command, [{**config, **wrong}])

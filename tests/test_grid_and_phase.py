@@ -171,8 +171,7 @@ def test_phase_diagram_of_what_is_predicted():
     meshes = [mesh for mesh in axes.collections if isinstance(mesh, QuadMesh)]
     shares = [np.asarray(mesh.get_array()).ravel() for mesh in meshes]
     np.testing.assert_allclose(
-        np.concatenate(shares),
-        [round(1000 * as_predicted(s)) / 1000 for s in parse_grid("solve", words).settings],
+        np.concatenate(shares), [round(1000 * as_predicted(s)) / 1000 for s in parse_grid("solve", words).settings]
     )
     (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
     assert np.asarray(line.get_ydata()).tolist() == [point["predicted"] for point in points]

@@ -75,21 +75,7 @@ def test_a_panic_of_a_library_is_not_a_bug(store: Path):
 
 @pytest.mark.parametrize("odd", [{"TORCH_LOGS": "1"}, {"ACCELERATE_LOG_LEVEL": "loud"}])
 def test_levels_that_logging_libraries_do_not_know_change_nothing(odd: dict[str, str | None]):
-    plan = [
-        "lm",
-        "plan",
-        "--data",
-        "parity:n=8,k=4",
-        "--layers",
-        "1",
-        "--width",
-        "8",
-        "--heads",
-        "2",
-        "--steps",
-        "4",
-        "--json",
-    ]
-    done = internalize(plan, odd)
+    plan = "lm plan --data parity:n=8,k=4 --layers 1 --width 8 --heads 2 --steps 4 --json"
+    done = internalize(plan.split(), odd)
     assert done.returncode == 0, done.stderr[-500:]
     assert json.loads(done.stdout)["examples"]

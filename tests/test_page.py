@@ -102,17 +102,9 @@ def test_links_are_files_and_places(visit: Visit, folder: Path):
     links = visit.page.evaluate("[...document.querySelectorAll('a')].map(link => link.getAttribute('href'))")
     for link in links:
         assert visit.count(link) == 1 if link.startswith("#") else (folder / link).is_file()
-    for name in [
-        "signal",
-        "success",
-        "law",
-        "phase-n-samples",
-        "curricula",
-        "latency",
-        "ablations",
-        "gates",
-        "language-models",
-    ]:
+    paper = ("figure-1-paradigms", "figure-2a-mask", "figure-2b-loss", "figure-3-attention", "figure-4-tree")
+    stored = ("law", "phase-n-samples", "curricula", "latency", "ablations", "gates", "language-models")
+    for name in (*paper, "signal", "success", *stored):
         assert {f"figures/{name}.svg", f"figures/{name}.pdf"} <= set(links)
     assert {"tables/certificates.csv", "tables/curricula-n30-k16.csv", "tables/success.csv"} <= set(links)
 

@@ -77,8 +77,7 @@ def test_half_a_run_is_continued(words: str, folder: str):
 
 
 @pytest.mark.parametrize(
-    ("words", "folder"),
-    [(TRAIN, "train"), (SOLVE, "solve"), (f"{LM_TRAIN} --keep-stages", "lm-train")],
+    ("words", "folder"), [(TRAIN, "train"), (SOLVE, "solve"), (f"{LM_TRAIN} --keep-stages", "lm-train")]
 )
 def test_a_finished_run_is_shown(words: str, folder: str):
     before = Run(Path(folder)).result

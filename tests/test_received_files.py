@@ -17,7 +17,7 @@ from internalize import InputError
 from internalize.commands import cli
 from internalize.storage.files import load_tensors
 from internalize.storage.runs import Run, list_runs
-from tests.faults.harness import ask, complaints
+from tests.asking import refused
 from tests.lm_runs import words as command_line
 from tests.tiny import SMALLEST
 
@@ -96,9 +96,7 @@ def test_a_path_that_is_not_utf8_is_refused(line: str, run: Run, monkeypatch: py
     shutil.copytree(run.path, bad)
     argv = [bad if word == "BAD" else word for word in line.split()]
     for more in ([], [] if "--out" in argv else ["--out", "kept"]):
-        answer = ask(argv + more)
-        assert answer.status == 2, answer
-        assert complaints(argv + more, answer) == []
+        refused(argv + more, alone=False)
     assert not Path("kept").exists()
 
 
@@ -142,9 +140,7 @@ def test_a_pipe_or_a_file_without_end_is_refused(run: Run, name: str):
     for make in (os.mkfifo, _without_end):
         path.unlink()
         make(path)
-        answer = ask(argv)
-        assert answer.status == 2
-        assert complaints(argv, answer, name) == []
+        refused(argv, name)
 
 
 def _without_end(path: Path) -> None:

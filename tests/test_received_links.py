@@ -15,7 +15,7 @@ from internalize.parity.adamw.train import train
 from internalize.parity.options import TrainOptions
 from internalize.storage.files import write_atomically
 from internalize.storage.runs import Run
-from tests.faults.harness import ask, complaints
+from tests.asking import call, refused
 from tests.lm_runs import TINY as LM
 from tests.lm_runs import words
 from tests.tiny import stop_training
@@ -67,7 +67,7 @@ def begun(out: Path) -> Path:
 
 def swept(out: Path) -> Path:
     """Make the store of a sweep."""
-    assert ask([*CELLS, "--seeds", "0:2", "--out", str(out)]).status == 0
+    call([*CELLS, "--seeds", "0:2", "--out", str(out)])
     return out
 
 
@@ -108,9 +108,7 @@ def test_a_link_is_not_followed(
     link(out / name, elsewhere if name != "runs" else elsewhere / "checkpoint-1")
     before = state(tmp_path)
     asked = [str(out) if word == "OUT" else word for word in argv]
-    answer = ask(asked)
-    assert answer.status == 2, answer
-    assert complaints(asked, answer, name) == []
+    refused(asked, name, alone=False)
     assert state(tmp_path) == before
 
 
@@ -119,9 +117,7 @@ def test_folders_of_seeds_are_not_behind_links(tmp_path: Path, elsewhere: Path):
     out = empty(tmp_path / "received")
     (out / "seed-0").symlink_to(elsewhere / "run")
     before = state(tmp_path)
-    argv = [*words(TINY, out), "--seeds", "0:2", "--resume"]
-    assert complaints(argv, answer := ask(argv), "seed-0") == []
-    assert answer.status == 2
+    refused([*words(TINY, out), "--seeds", "0:2", "--resume"], "seed-0")
     assert state(tmp_path) == before
 
 
@@ -129,11 +125,11 @@ def test_what_a_user_names_may_be_a_link(tmp_path: Path):
     """The folder of --out and the file of `lm data` may be links, because the user named them."""
     begun(tmp_path / "disk")
     (tmp_path / "run").symlink_to("disk")
-    assert ask([*words(TINY, tmp_path / "run"), "--resume"]).status == 0
+    call([*words(TINY, tmp_path / "run"), "--resume"])
     assert Run(tmp_path / "disk").finished
     (tmp_path / "file.txt").write_text("")
     (tmp_path / "data.txt").symlink_to("file.txt")
-    assert ask(f"lm data --data parity:n=4,k=2 --count 3 --out {tmp_path / 'data.txt'}".split()).status == 0
+    call(f"lm data --data parity:n=4,k=2 --count 3 --out {tmp_path / 'data.txt'}")
     assert len((tmp_path / "file.txt").read_text().splitlines()) == 3
 
 
@@ -178,7 +174,7 @@ def test_the_store_of_a_sweep_keeps_what_is_not_ours(tmp_path: Path):
     for path in mine:
         path.write_text("mine")
     (out / "cells" / ".part-000009.parquet.7.tmp").write_text("left by a kill")
-    assert ask([str(out) if word == "OUT" else word for word in SWEPT]).status == 0
+    call([str(out) if word == "OUT" else word for word in SWEPT])
     assert all(path.exists() for path in mine)
     assert not list(out.rglob(".part*"))
 

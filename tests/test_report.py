@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -66,16 +65,6 @@ def test_every_figure_is_there_with_its_words(page):
         assert int(image["height"] or 0) > 100
     ids = [attributes["id"] for _, attributes in html.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-
-
-def test_nothing_is_loaded_and_every_link_is_a_file_beside_the_page(page):
-    text = page.read_text()
-    assert not re.findall(r"https?://", text)
-    assert not re.findall(r"<script [^>]*src|@import|url\(", text)
-    links = [link for attributes in Page(text).all("a") if not (link := attributes["href"] or "").startswith("#")]
-    assert links
-    assert all((page.parent / link).is_file() for link in links)
-    assert {f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} <= set(links)
 
 
 def test_headline_claims_and_sizes_are_the_tables(page, runs):

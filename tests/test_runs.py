@@ -3,7 +3,6 @@
 import json
 import pickle
 import resource
-import shutil
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +13,6 @@ from safetensors.torch import save
 
 from internalize import InputError
 from internalize.parity.adamw.train import train
-from internalize.parity.options import TrainOptions
 from internalize.storage.conditions import condition, is_value
 from internalize.storage.files import load_tensors, read_json, save_tensors, write_atomically, write_json
 from internalize.storage.runs import Run, find_runs, list_runs
@@ -61,18 +59,7 @@ def _try_to_lock(path: Path) -> str:
         return str(error)
 
 
-def test_other_runs_and_other_files_are_left_alone(run: Run, tmp_path: Path):
-    before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
-    for options, resume, words in [
-        (SMALLEST, False, "is already finished"),
-        (TrainOptions(n=5, k=2, steps=2, eval_samples=50), True, "its n is 4, not 5"),
-    ]:
-        with pytest.raises(InputError, match=words):
-            train(options, [0], [run], resume=resume)
-    with pytest.raises(InputError, match="its secret is|its seed is"):
-        train(SMALLEST, [1], [run], resume=True)
-    assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
-
+def test_other_files_are_left_alone(tmp_path: Path):
     stranger = tmp_path / "mine"
     stranger.mkdir()
     (stranger / "thesis.tex").write_text("x")
@@ -267,28 +254,18 @@ def test_metrics_with_a_half_written_last_line(run: Run):
             run.metrics()
 
 
-def test_damaged_checkpoints(tmp_path: Path):
-    """A checkpoint that is later than the metrics is refused by name. Foreign files beside it do not matter."""
+def test_a_checkpoint_that_is_later_than_the_metrics(tmp_path: Path):
+    """It is refused by name. Foreign files beside it do not matter."""
     run = Run(tmp_path / "run")
     with run.locked():
         run.begin("train", {"n": 4})
         run.append_metrics({"step": 1})
         run.save_checkpoint(1, {"W1": torch.zeros(4, 1)}, {"stage": 0})
-    kept = tmp_path / "kept"
-    shutil.copytree(run.path, kept)
-
     (run.path / "metrics.jsonl").write_bytes(b"")
     with pytest.raises(InputError, match="is damaged: it has 0 bytes"):
         run.load_checkpoint(1)
     (run.path / "checkpoint" / "notes.json").write_text("{}")  # a foreign file
     assert run.checkpoint_steps() == {1}
-    shutil.rmtree(run.path)
-    shutil.copytree(kept, run.path)
-    tensors = run.path / "checkpoint" / "00000001.safetensors"
-    tensors.write_bytes(tensors.read_bytes()[:-3])
-    with pytest.raises(InputError, match="00000001.safetensors"):
-        run.load_checkpoint(1)
-    assert json.loads((run.path / "metrics.jsonl").read_text()) == {"step": 1}
 
 
 # Conditions of the form name=value

@@ -38,8 +38,7 @@ def address() -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("kind", "grid"),
-    [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)],
+    ("kind", "grid"), [("solve", GRID), pytest.param("train", [*TRAINED, "lr=0.1,1e38"], marks=pytest.mark.slow)]
 )
 def test_same_rows_as_local_processes(tmp_path: Path, address: str, kind: Kind, grid: list[str]):
     here = run(tmp_path / "here", grid, range(4), kind)

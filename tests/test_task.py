@@ -24,10 +24,7 @@ def test_worked_example():
     assert [tree.children(m) for m in (8, 9, 10)] == [(0, 2), (4, 7), (8, 9)]
     assert [tree.parent(m) for m in range(11)] == [8, None, 8, None, 9, None, None, 9, 10, 10, None]
     stages = parity_stages(tree.levels, Curriculum("log-icot"))
-    assert [(s.hidden, s.supervised, s.layers) for s in stages] == [
-        ((), (8, 9, 10), 1),
-        ((8, 9), (10,), 2),
-    ]
+    assert [(s.hidden, s.supervised, s.layers) for s in stages] == [((), (8, 9, 10), 1), ((8, 9), (10,), 2)]
 
 
 def test_paper_sizes():

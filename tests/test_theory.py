@@ -33,13 +33,7 @@ from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.options import Grid
 from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass, steepness
-from internalize.parity.theory.population import (
-    KeyClass,
-    _characteristic,
-    _laws,
-    population,
-    stage_gradient,
-)
+from internalize.parity.theory.population import KeyClass, _characteristic, _laws, population, stage_gradient
 from internalize.parity.theory.prediction import (
     Setting,
     _log_tie,

@@ -76,7 +76,8 @@ def test_metrics_are_what_they_say():
         right = (states[:, nodes].sign() == sequence[:, nodes]).double().mean()
         assert found["level_accuracy"][level - 1] == pytest.approx(float(right))
     assert found["accuracy"] == found["level_accuracy"][-1]
-    smallest = min(float(model.attention_of(m)[0, c]) for m in (8, 9) for c in tree.children(m))
+    children = [tree.children(m) for m in (8, 9)]
+    smallest = min(float(model.attention(0)[0, c, node]) for node, pair in enumerate(children) for c in pair)
     assert float(child_attention(model, [tree])[0, 0]) == pytest.approx(smallest)
 
 

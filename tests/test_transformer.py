@@ -227,7 +227,6 @@ def test_gates_are_part_of_the_module():
         (lambda: BlockTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
         (lambda: CoTTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
         (lambda: LiteralTransformer(Levels(300_000, 2)), "n=300000, k=2, B=1"),
-        (lambda: LevelTransformer(8, 4).attention_of(7), "position 7 is an input bit"),
         (lambda: named_mask("none", Levels(8, 4)), "mask 'none'"),
         (lambda: named_gates("open", Levels(8, 4)), "gates 'open'"),
         (

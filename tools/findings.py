@@ -7,7 +7,6 @@ first stores new results, without paths of this machine. The command and date in
     --rows NAME FOLDER …      rows of `compare`, for numbers in prose
     --bench FOLDER            results and profiles of `bench`
     --lm NAME FOLDER …        rows of `lm compare`, each with the data, the model and the loss of its runs
-    --lm-seeds NAME FOLDER …  the same, as further seeds of stored rows
     --probe NAME FOLDER       results of `lm probe --out` for the final model with everything hidden
     --certify NAME FOLDER …   results of `lm certify --out` for several models
 """
@@ -20,17 +19,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.language import language_tables
+from tools.language import each_against_linear, language_tables
 from tools.language_records import records
 from tools.numbers import with_numbers
 from tools.results import DOCS, markdown, path_of, read, stored
-from tools.seeds import check_options, each_against_linear, with_more_seeds
 
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns, Table
+from internalize.storage.files import Json
 
 PAGES = (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))
-Row = dict[str, Any]
 
 
 def store(folders: Iterable[Path]) -> None:
@@ -61,11 +59,11 @@ def store_certificates(name: str, folders: Iterable[Path]) -> None:
     )
 
 
-def _read(folders: Iterable[Path]) -> list[Row]:
+def _read(folders: Iterable[Path]) -> list[Json]:
     return [row for folder in folders for row in read(folder / "rows.json")["rows"]]
 
 
-def _kept(folders: Iterable[Path]) -> list[Row]:
+def _kept(folders: Iterable[Path]) -> list[Json]:
     """Return the rows of `compare` without the keys that the docs do not need, such as paths of this machine."""
     return [
         {key: value for key, value in row.items() if key not in ("runs", "tried")} | _tried(row)
@@ -73,14 +71,14 @@ def _kept(folders: Iterable[Path]) -> list[Row]:
     ]
 
 
-def _lines(rows: Iterable[Row]) -> str:
+def _lines(rows: Iterable[Json]) -> str:
     return ",\n".join(json.dumps(_rounded(row), ensure_ascii=False) for row in rows)
 
 
-def write_rows(name: str, rows: Iterable[Row]) -> None:
+def write_rows(name: str, rows: Iterable[Json]) -> None:
     """Write rows to a file, and keep its command and date."""
     path = path_of(f"{name}.json")
-    before: Row = read(path) if path.exists() else {}
+    before: Json = read(path) if path.exists() else {}
     about = "".join(f"{json.dumps(key)}: {json.dumps(own)},\n" for key, own in before.items() if key != "rows")
     path.write_text(f'{{\n{about}"rows": [\n{_lines(rows)}\n]\n}}\n', encoding="utf-8")
 
@@ -94,22 +92,17 @@ def store_bench(folder: Path) -> None:
     path_of("bench.json").write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
-def store_lm(name: str, folders: Iterable[Path], *, more_seeds: bool = False) -> None:
+def store_lm(name: str, folders: Iterable[Path]) -> None:
     """Store the rows of language models, without paths of this machine."""
-    rows: list[Row] = []
-    configs: list[Row] = []
+    rows: list[Json] = []
     for row in _read(folders):
-        configs += (read(Path(run) / "config.json") for run in row["runs"])
-        asked = {key: configs[-1][key] for key in ("data", "layers", "layer_loss", "eval_every", "levels")}
+        config = read(Path(row["runs"][0]) / "config.json")
+        asked = {key: config[key] for key in ("data", "layers", "layer_loss", "eval_every", "levels")}
         rows.append({**asked, **{key: value for key, value in row.items() if key != "runs"}})
-    if more_seeds:
-        before = stored(name)
-        check_options(before["command"], configs)
-        rows = with_more_seeds(before["rows"], rows, configs[0]["test_examples"])
-    write_rows(name, rows if more_seeds else each_against_linear(rows))
+    write_rows(name, each_against_linear(rows))
 
 
-def _tried(row: Row) -> Row:
+def _tried(row: Json) -> Json:
     return {"tried": row["tried"]} if row["of"] == "curricula" and row["optimizer"] == "adamw" else {}
 
 
@@ -136,9 +129,9 @@ ABLATED: Columns = {
 }
 
 
-def by_change(rows: Iterable[Row]) -> list[Row]:
+def by_change(rows: Iterable[Json]) -> list[Json]:
     """Return a row per ablation, which holds its rows by optimizer."""
-    found: dict[str, Row] = {}
+    found: dict[str, Json] = {}
     for row in rows:
         found.setdefault(row["what"], {"what": row["what"]})[row["optimizer"]] = row
     return list(found.values())
@@ -153,10 +146,10 @@ SIZES: Columns = {
 }
 
 
-def tables(rows: list[Row]) -> dict[str, str]:
+def tables(rows: list[Json]) -> dict[str, str]:
     """Return the tables of comparisons by their names on the pages."""
 
-    def of(kind: str, **values: object) -> list[Row]:
+    def of(kind: str, **values: object) -> list[Json]:
         chosen = [row for row in rows if row["of"] == kind]
         return [row for row in chosen if all(row[key] == value for key, value in values.items())]
 
@@ -246,7 +239,7 @@ SURVIVED: Columns = {
 }
 
 
-def with_total(rows: list[Row]) -> list[Row]:
+def with_total(rows: list[Json]) -> list[Json]:
     """Return the rows of the fault campaign and their total."""
     counts = ("tried", "survived", "lost")
     return [*rows, {"what": "all", **{name: sum(row[name] for row in rows) for name in counts}}]
@@ -285,13 +278,13 @@ ORACLE: Columns = {
 }
 
 
-def finite_tables(found: Row) -> dict[str, str]:
+def finite_tables(found: Json) -> dict[str, str]:
     """Return the tables of `benchmarks/prediction_table.py`."""
     own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
     return _written({name: (made, found[name]) for name, made in own.items()})
 
 
-def bench_tables(found: Row) -> dict[str, str]:
+def bench_tables(found: Json) -> dict[str, str]:
     """Return the tables of the bench and its profiles."""
     rows = [{"name": name, **own} for name, own in found.items() if isinstance(own, dict) and "median" in own]
     own: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
@@ -332,8 +325,8 @@ def main() -> None:
             store_bench(*folders)
         case "--rows":
             store_rows(words[0], folders[1:])
-        case "--lm" | "--lm-seeds":
-            store_lm(words[0], folders[1:], more_seeds=option == "--lm-seeds")
+        case "--lm":
+            store_lm(words[0], folders[1:])
         case "--probe":
             store_probe(words[0], *folders[1:])
         case "--certify":

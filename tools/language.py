@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tools.results import against_linear, row_of, stored
 from tools.stalls import STALLS, by_setting
@@ -12,14 +11,29 @@ from internalize.intervals import mean_interval
 from internalize.lm.evaluation.linear_baseline import LINEAR
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns
+from internalize.storage.files import Json
 
-Row = dict[str, Any]
 Tables = dict[str, tuple[Columns, Sequence[columns.Row]]]
 
 
-def rows_of(name: str) -> list[Row]:
+def rows_of(name: str) -> list[Json]:
     """Return the rows of a stored comparison."""
     return stored(name)["rows"]
+
+
+def each_against_linear(rows: Sequence[Json]) -> list[Json]:
+    """Return rows, perhaps of several comparisons, each with its difference from linear ICoT in its own comparison."""
+
+    def comparison(row: Json) -> tuple[object, ...]:
+        return tuple(row.get(key) for key in ("data", "layers", "layer_loss", "eval_every", "budget"))
+
+    linear = {comparison(row): row["each"] for row in rows if row["method"] == LINEAR}
+    return [
+        {**row, "against_linear": None}
+        if row["method"] == LINEAR
+        else {**row, "against_linear": against_linear(row["each"], linear.get(comparison(row), ()))}
+        for row in rows
+    ]
 
 
 def ahead(row: columns.Row) -> str:
@@ -127,7 +141,7 @@ RULER: Columns = {
 COMPARED = {"counts": ("lm-parity", "lm-parity-30"), "scattered": ("lm-scattered", "lm-scattered-30")}
 
 
-def ruler() -> list[Row]:
+def ruler() -> list[Json]:
     """Return a row for every method other than linear ICoT on parity."""
     return [
         {**row, "replay": replay, "linear": row_of(rows_of(name), LINEAR)}
@@ -163,7 +177,7 @@ REPLAY: Columns = {
 """The effect of scattered replay."""
 
 
-def replays() -> list[Row]:
+def replays() -> list[Json]:
     """Return a row for every method with scattered replay, which holds the rows with replay of counts."""
     names = zip(COMPARED["scattered"], COMPARED["counts"], strict=True)
     return [{**row, "counts": rows_of(counts)} for scattered, counts in names for row in rows_of(scattered)]
@@ -203,9 +217,9 @@ NOT_WORSE: Columns = {
 """`adaptive` against linear ICoT in every comparison that has both, on their common seeds."""
 
 
-def not_worse() -> list[Row]:
+def not_worse() -> list[Json]:
     """Return a row per comparison."""
-    found: list[Row] = []
+    found: list[Json] = []
     for name in CELLS:
         own, linear = (row_of(rows_of(name), method) for method in ("adaptive", LINEAR))
         both = {each["seed"] for each in own["each"]} & {each["seed"] for each in linear["each"]}
@@ -227,7 +241,7 @@ WENT_BACK: Columns = {
 }
 
 
-def runs_that_went_back() -> list[Row]:
+def runs_that_went_back() -> list[Json]:
     """Return the runs at k = 16 that gave up hiding everything at once."""
     rows = [row for row in rows_of("lm-depth-scattered") if row["method"] == "adaptive"]
     return [{**each, "layers": row["layers"]} for row in rows for each in row["each"] if len(each["steps"]) > 2]
@@ -243,7 +257,7 @@ CERTIFIED: Columns = {
 }
 
 
-def certified() -> list[Row]:
+def certified() -> list[Json]:
     """Return the certificates of several models, with a row per statement."""
     rows = rows_of("lm-certify")
     names = dict.fromkeys(row["statement"] for row in rows)

@@ -5,11 +5,12 @@ docs/lm/all-results.md has one block per stored comparison, between `<!-- table:
 
 from collections.abc import Sequence
 
-from tools.language import LANGUAGE, REMOVES, Row, rows_of
+from tools.language import LANGUAGE, REMOVES, rows_of
 from tools.results import DOCS, markdown, path_of, stored
 
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns, Table
+from internalize.storage.files import Json
 
 _WIDEST = 84
 """Longest line of a command that a page shows without wrapping."""
@@ -88,7 +89,7 @@ def origin(name: str) -> str:
     return "```\n" + "\n".join(map(wrapped, commands)) + f"\n```\n\nStored in `{path}`, {found['date']}."
 
 
-def _with_seeds(rows: Sequence[Row]) -> list[Row]:
+def _with_seeds(rows: Sequence[Json]) -> list[Json]:
     asked = ("data", "layers", "levels", "method")
     return [{**{key: row[key] for key in asked}, **each} for row in rows for each in row["each"]]
 
@@ -100,7 +101,7 @@ def _record(name: str) -> str:
 
 def _probed(name: str) -> str:
     """Return the accuracy of the probe, with a row per layer and a column per step."""
-    rows: dict[int, list[Row]] = {}
+    rows: dict[int, list[Json]] = {}
     for row in rows_of(name):
         rows.setdefault(row["layer"], []).append(row)
     steps = rows[0]

@@ -11,8 +11,7 @@ from tools.results import row_of, stored
 from internalize.intervals import mean_interval
 from internalize.lm.data.source import open_source
 from internalize.lm.options import LmTrainOptions
-
-Row = dict[str, Any]
+from internalize.storage.files import Json
 
 
 def _span(values: Iterable[Any]) -> list[Any]:
@@ -21,7 +20,7 @@ def _span(values: Iterable[Any]) -> list[Any]:
     return [min(found), max(found)]
 
 
-def _of_method(name: str, method: str, *more: str) -> Row:
+def _of_method(name: str, method: str, *more: str) -> Json:
     return row_of(stored(name)["rows"], method, *more)
 
 
@@ -47,7 +46,7 @@ def mean_of_seeds(name: str, method: str, count: int) -> float:
     return math.fsum(_right(name, method)[seed] for seed in range(count)) / count
 
 
-def size(name: str) -> Row:
+def size(name: str) -> Json:
     """Return n and k of a comparison on parity."""
     return dict(zip("nk", re.findall(r"\d+", stored(name)["rows"][0]["data"]), strict=True))
 
@@ -56,7 +55,7 @@ def first_evaluation_share() -> list[float]:
     return _span([share_of_first(row["linear"]) for row in ruler()])
 
 
-def removals() -> Row:
+def removals() -> Json:
     """Return the number of linear ICoT's stages between first and last in lm-fine, and of those that end at once."""
     linear = _of_method("lm-fine", "icot")
     between = [updates for each in linear["each"] for updates in each["steps"][1:-1]]
@@ -74,7 +73,7 @@ def last_stage(method: str) -> list[int]:
     return [updates - LmTrainOptions().consolidate for updates in stage_updates(method, last, last)]
 
 
-def linears_stages() -> Row:
+def linears_stages() -> Json:
     """Return numbers on linear ICoT's stages between first and last at n = 30.
 
     That is how many there are, how many pass within two evaluations, and the updates of the others.
@@ -86,7 +85,7 @@ def linears_stages() -> Row:
     return {"all": len(updates[0]), "mean": sum(quick) / len(quick), "quick": _span(quick), "slow": _span(slow)}
 
 
-def first_evaluations(method: str) -> Row:
+def first_evaluations(method: str) -> Json:
     """Return the number of removals at n = 30, and the updates before their first evaluations."""
     row = _of_method("lm-parity-30", method)
     return {"removals": row["stages"] - 1, "updates": (row["stages"] - 1) * row["eval_every"]}
@@ -98,7 +97,7 @@ def different(task: str) -> int:
     return len({example.question for example in open_source(data, 0).test(LmTrainOptions().test_examples)})
 
 
-def _stalled(reason: str) -> list[Row]:
+def _stalled(reason: str) -> list[Json]:
     """Return runs without replay and hidden loss: all, those that end at chance, or those by a reason at level 2."""
     alone = [r for r in stored("lm-stalls")["rows"] if not (r["replay"] or r["hidden_loss"])]
     wrong = [r for r in alone if r["exact_match"] < 0.6]
@@ -119,7 +118,7 @@ def missing(reason: str, key: str) -> list[float]:
     return _span([m[key] for r in _stalled(reason) for m in r["account"]["missing"] if m["reason"] == reason])
 
 
-def went_back() -> Row:
+def went_back() -> Json:
     """Return how many runs at k = 16 gave up hiding everything at once, and how many of them are solved."""
     runs = runs_that_went_back()
     return {"runs": len(runs), "solved": sum(run["exact_match"] >= 0.99 for run in runs)}
@@ -139,7 +138,7 @@ def linears_last() -> list[int]:
     return _span([len(each["steps"]) for each in _of_method("lm-multiply-3", "icot")["each"]])
 
 
-def adaptive_on_tree() -> Row:
+def adaptive_on_tree() -> Json:
     own = _leads("lm-multiply-tree", "adaptive")
     (behind,) = (seed for seed, lead in own.items() if lead < 0)
     fives = [mean_interval([own[seed] for seed in five], sides=1)[1] for five in (range(5), range(5, 10))]
@@ -158,7 +157,7 @@ def hard_tokens() -> list[int]:
     return _span([sum(each["steps"][2:4]) for each in _of_method("lm-multiply-tree", "icot")["each"]])
 
 
-def hidden_at_four() -> Row:
+def hidden_at_four() -> Json:
     """Return the number of tokens at 4 × 4, and of those that linear ICoT has hidden."""
     row = _of_method("lm-multiply-4", "icot")
     return {"all": row["stages"] - 1, "linear": len(row["each"][0]["steps"]) - 1}

@@ -24,11 +24,10 @@ from internalize.parity.theory.prediction import Setting
 from internalize.parity.theory.prediction import predict as predict_for
 from internalize.report.reproduce import PAPER
 from internalize.storage import files
+from internalize.storage.files import Json
 
-Row = dict[str, Any]
 
-
-def _compared(*wanted: str, **values: object) -> list[Row]:
+def _compared(*wanted: str, **values: object) -> list[Json]:
     """Return the rows of `internalize compare` with these words and values."""
     rows = [r for r in stored("compare")["rows"] if all(word in r.values() for word in wanted)]
     return [r for r in rows if all(r.get(key) == value for key, value in values.items())]
@@ -54,16 +53,16 @@ def chunk_mb() -> int:
     return 4 * STATE_NUMBERS // 2**20
 
 
-def faults_limits() -> Row:
+def faults_limits() -> Json:
     return {"seconds": harness.LIMIT, "cells": large_sweep.CELLS, **number_edges.APART}
 
 
-def bench_sizes() -> Row:
+def bench_sizes() -> Json:
     options = TrainOptions()
     return {"plain-samples": 2 * ratios._PLAIN_CHUNK, "evaluations": options.steps // options.eval_every}
 
 
-def levels() -> Row:
+def levels() -> Json:
     """Return the keys and nodes of the first and the last level at the paper's size."""
     own = ParityTree.draw(30, 16, 0).levels
     return {"keys": [own.level_end[0], own.level_end[3]], "nodes": [own.width(1), own.width(4)]}
@@ -77,7 +76,7 @@ def all_tuples_up_to() -> int:
 # Comparisons
 
 
-def either_mask() -> Row:
+def either_mask() -> Json:
     """Return the number of seeds solved by learned gates and of all seeds, which both masks have in common."""
     found = [_compared(n=30, what=f"gates=learned mask={mask}")[0] for mask in ("level", "causal")]
     (counts,) = {(r["solved"], r["seeds"]) for r in found}
@@ -103,7 +102,7 @@ def rates() -> float:
     return max(solved) / min(solved)
 
 
-def learned_gates() -> Row:
+def learned_gates() -> Json:
     """Return how far from shut and how far open gates are, in the worst row with the default penalty."""
     found = [r["gate_distance"] for r in _compared("gates") if re.fullmatch(r"gates=\w+ mask=\w+", r["what"])]
     return {"shut": max(r["inputs"] for r in found), "open": 1 - max(r["written"] for r in found)}
@@ -115,7 +114,7 @@ def price_that_closes() -> float:
     return round(float(found.partition("gate_penalty=")[2]) / TrainOptions().gate_penalty, 6)
 
 
-def everything_learned() -> Row:
+def everything_learned() -> Json:
     """Return the number of seeds that fail if gates, values, output and link are learned together, and of all seeds."""
     (found,) = _compared(what="gates=learned mask=causal value=learned output=streams link=mlp-fitted")
     return {"failed": found["seeds"] - found["solved"], "seeds": found["seeds"]}
@@ -245,13 +244,13 @@ def independent(case: str) -> list[float]:
     return sorted({min(shares), max(shares)})
 
 
-def seeds_at(place: str) -> Row:
+def seeds_at(place: str) -> Json:
     """Return the number of seeds per row and the last seed, for n up to 64 (``small``) or above."""
     (seeds,) = {r["seeds"] for r in stored("finite-n")["success"] if (r["n"] <= 64) is (place == "small")}
     return {"count": seeds, "last": seeds - 1}
 
 
-def outliers() -> Row:
+def outliers() -> Json:
     """Return the number of rows, n and standard errors of the farthest one, and standard errors of the next."""
     rows = sorted(stored("finite-n")["success"], key=lambda r: -abs(r["z"]))
     return {"rows": len(rows), "n": rows[0]["n"], "z": abs(rows[0]["z"]), "next": abs(rows[1]["z"])}
@@ -272,7 +271,7 @@ def random_over_adversarial() -> list[float]:
     return [min(found), max(found)]
 
 
-def runs(name: str) -> Row:
+def runs(name: str) -> Json:
     """Return the number of runs of a stored sweep and of seeds per cell."""
     rows = stored(name)["rows"]
     (seeds,) = {r["cells"] for r in rows}

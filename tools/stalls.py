@@ -7,22 +7,21 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from internalize.lm.probe.probe import probe
 from internalize.lm.probe.probed_models import open_probed_models
 from internalize.lm.training.quiet import quiet_transformers
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import SOLVED
 
-Row = dict[str, Any]
 EXAMPLES = 1024
 """Number of questions that the probe reads per run."""
 
 
-def stalls(folders: Iterable[Path]) -> list[Row]:
+def stalls(folders: Iterable[Path]) -> list[Json]:
     """Return a row per run with its result and the account of the model of its last stage."""
     return [
         _row(Run(Path(path)))
@@ -32,7 +31,7 @@ def stalls(folders: Iterable[Path]) -> list[Row]:
     ]
 
 
-def _row(run: Run) -> Row:
+def _row(run: Run) -> Json:
     config, result = run.config, run.result
     asked = ("data", "method", "layers", "layer_loss", "replay", "replay_of", "hidden_loss", "seed")
     found = probe(open_probed_models(run.path, examples=EXAMPLES))["accounts"]
@@ -45,9 +44,9 @@ def _row(run: Run) -> Row:
     }
 
 
-def by_setting(rows: Sequence[Row]) -> list[Row]:
+def by_setting(rows: Sequence[Json]) -> list[Json]:
     """Group runs that differ only in the seed."""
-    together: dict[tuple[float, float], list[Row]] = {}
+    together: dict[tuple[float, float], list[Json]] = {}
     for row in rows:
         together.setdefault((row["replay"], row["hidden_loss"]), []).append(row)
     return [{**runs[0], "runs": runs} for runs in together.values()]

@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,5 @@ def _commit() -> str | None:
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = re.search("^model name.*: (.*)$", info.read_text(errors="replace"), re.MULTILINE) if info.exists() else None
+    return named[1].strip() if named else platform.processor() or platform.machine()

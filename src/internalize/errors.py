@@ -2,7 +2,7 @@
 
 import errno
 import re
-from typing import Final, Literal, get_args, get_origin, get_type_hints
+from typing import ClassVar, Final, Literal, get_args, get_origin, get_type_hints
 
 WRONG: Final = 2
 """Exit status after an `InputError`."""
@@ -23,9 +23,13 @@ class InputError(ValueError):
     because it is then our bug.
     """
 
+    status: ClassVar = WRONG
+
 
 class MachineError(Exception):
     """The machine or a library ended the work, and finished results are kept: one line and exit status 71."""
+
+    status: ClassVar = MACHINE
 
 
 _NOTHING_LEFT: Final = re.compile(

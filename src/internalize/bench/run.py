@@ -18,17 +18,8 @@ from typing import Annotated, TypedDict
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from internalize.bench.ratios import (
-    CHAINS,
-    Measurement,
-    cot_over_internalised,
-    growth,
-    literal_over_level,
-    loop_over_ensemble,
-    peak_memory,
-    plain_over_solve,
-    solve_over_matmul,
-)
+from internalize.bench import ratios
+from internalize.bench.ratios import CHAINS, Measurement
 from internalize.bench.timing import over_repeats
 from internalize.environment import describe_environment
 from internalize.errors import InputError
@@ -85,13 +76,13 @@ FULL = Sizes(memory=(1024, 4096))
 def all_measurements(sizes: Sizes, seed: int, threads: int, train: TrainOptions | None = None) -> list[Measurement]:
     """Return all measurements, in the order of the table."""
     return [
-        solve_over_matmul(sizes.solve, seed),
-        literal_over_level(*sizes.literal, seed),
-        plain_over_solve(sizes.plain, seed),
-        loop_over_ensemble(train or TrainOptions(), seed),
-        *(cot_over_internalised(k, seed) for k in sizes.chains),
-        growth(sizes.growth, seed),
-        *(peak_memory(n, seed, threads) for n in sizes.memory),
+        ratios.solve_over_matmul(sizes.solve, seed),
+        ratios.literal_over_level(*sizes.literal, seed),
+        ratios.plain_over_solve(sizes.plain, seed),
+        ratios.loop_over_ensemble(train or TrainOptions(), seed),
+        *(ratios.cot_over_internalised(k, seed) for k in sizes.chains),
+        ratios.growth(sizes.growth, seed),
+        *(ratios.peak_memory(n, seed, threads) for n in sizes.memory),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from internalize.commands.common_options import CommonOptions, KeptOption, SeedOption, ThreadsOption, command
 from internalize.commands.console import say, use_device
 from internalize.errors import InputError
-from internalize.parity.options import SolveOptions, TreeOptions, check_epsilon
+from internalize.parity.options import LinkOption, SolveOptions, TreeOptions, check_epsilon
 
 if TYPE_CHECKING:
     from internalize.certificate import Certificate
@@ -19,7 +19,7 @@ ORDER = ("violated", "holds", "vacuous", "not applicable")
 
 
 @command
-class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
+class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
     """Check every statement of the paper on a trained model.
 
     Without --run, the model is trained by Algorithm 1; with --run, the weights of a run folder are checked. A
@@ -34,8 +34,6 @@ class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
     """
 
     threads: int | None = 1
-    link: str = "cosine"
-    """Link function: cosine (the paper's) or quartic."""
     epsilon: float | None = None
     """ε of Theorem 1. Default: 1, or the run's own."""
     run: Path | None = None

@@ -96,9 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = parse(sys.argv[1:] if argv is None else list(argv))
         return command()
-    except InputError as error:
+    except (InputError, MachineError) as error:
         say(str(error))
-        return WRONG
+        return error.status
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -110,9 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say(f"cannot use {os.fsdecode(error.filename)!r}: {error.strerror}")
         return WRONG
-    except MachineError as error:
-        say(str(error))
-        return MACHINE
     except Interrupted as how:
         say(f"interrupted; progress is saved; {how}")
         return INTERRUPTED

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 from internalize.commands.console import Flag, default_out, print_facts, print_json, print_table, say
 from internalize.errors import MACHINE, WRONG, InputError, KilledReason
 from internalize.random_words import check_seed, parse_seeds
+from internalize.storage.files import Json, refuse_link
 
 if TYPE_CHECKING:
     from internalize.storage.runs import Run
 
 Command = TypeVar("Command")
-Json = dict[str, Any]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -165,7 +165,6 @@ class SeedsOptions(RunOptions):
 
     def runs(self, out: Path, seed: int) -> "dict[int, Run]":
         """Return the run of every seed: ``out`` itself for --seed, a folder in ``out`` for each of --seeds."""
-        from internalize.storage.files import refuse_link
         from internalize.storage.runs import Run
 
         if not self.seeds:

@@ -10,13 +10,7 @@ import tyro
 from internalize.commands.common_options import StudyOptions, command
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders, Runner
-from internalize.parity.experiments.curricula import (
-    CompareOptions,
-    CurriculumRow,
-    LatencyRow,
-    compare,
-    compare_latency,
-)
+from internalize.parity.experiments.curricula import CompareOptions, CurriculumRow, LatencyRow, compare, compare_latency
 
 if TYPE_CHECKING:
     from internalize.parity.experiments.ablations import VariantRow
@@ -34,6 +28,7 @@ COLUMNS: dict[Study, tuple[str, ...]] = {
     "gates": ("n", "k", "what", "accuracy", "95 %", "solved", "breaks", "inputs", "written", "below"),
     "simplifications": ("n", "k", "what", "accuracy", "95 %", "solved", "breaks", "seconds"),
 }
+DEFAULT_SIZES: dict[Study, tuple[tuple[int, int], ...]] = {"latency": tuple((128, 2**level) for level in range(1, 7))}
 
 
 @command
@@ -80,7 +75,7 @@ class Compare(StudyOptions):
             )
         options = replace(
             self.options,
-            sizes=tuple(_size(text) for text in self.sizes) or _default_sizes(self.study),
+            sizes=tuple(_size(text) for text in self.sizes) or DEFAULT_SIZES.get(self.study, ((30, 16),)),
             seeds=self.all_seeds(),
             eval_every=(5 if self.study == "curricula" else 25) if self.eval_every is None else self.eval_every,
         )
@@ -138,10 +133,6 @@ def _size(text: str) -> tuple[int, int]:
         return int(n), int(k)
     except ValueError:
         raise InputError(f"sizes={text!r} is not a pair of numbers n,k like 30,16") from None
-
-
-def _default_sizes(study: Study) -> tuple[tuple[int, int], ...]:
-    return tuple((128, 2**level) for level in range(1, 7)) if study == "latency" else ((30, 16),)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

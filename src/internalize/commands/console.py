@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import sys
 import textwrap
 import threading
@@ -72,14 +73,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note:
     for number, row in enumerate(rows, start=1):
         lines.append(_line([_colored(cells[name][number], widths[name], terminal) for name in shown]))
         if row.get(note):
-            lines.append(
-                textwrap.fill(
-                    printable(str(row[note])),
-                    max(40, terminal_columns()),
-                    initial_indent="    ",
-                    subsequent_indent="    ",
-                )
-            )
+            wrapped = textwrap.fill(printable(str(row[note])), max(40, terminal_columns()) - 4)
+            lines.append(textwrap.indent(wrapped, "    "))
     print_text("\n".join(lines))
     if dropped:
         say(f"not shown, for lack of width: {', '.join(map(_title, dropped))}; --json has everything")
@@ -138,8 +133,7 @@ def format_cell(name: str, value: object) -> str:
         if name.startswith("latency_ms"):
             return f"{value:.3g} ms"
         if name in ("tokens", "flops", "operations", "operations per answer"):
-            unit = "" if name == "tokens" else "FLOP"
-            return _with_prefix(value, unit)
+            return _with_prefix(value, "" if name == "tokens" else "FLOP")
         if isinstance(value, float):
             return f"{value:.4g}"
     if isinstance(value, list | tuple):
@@ -178,16 +172,7 @@ def styled(text: str, style: str | None) -> str:
 
 def terminal_columns() -> int:
     """Return the value of COLUMNS if it is a positive number, otherwise the width of the terminal."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns if sys.__stdout__ else _DEFAULT_COLUMNS
-    except (OSError, ValueError):
-        return _DEFAULT_COLUMNS
-
-
-_DEFAULT_COLUMNS: Final = 100
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def use_device(name: str, threads: int | None = None, dtype: str = "float32") -> str:

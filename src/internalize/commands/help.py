@@ -177,10 +177,7 @@ def _field_docs(cls: type) -> dict[str, str]:
     docs: dict[str, str] = {}
     for field, doc in zip(body.body, body.body[1:], strict=False):
         match field, doc:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 docs[name] = " ".join(text.split())
             case _:
                 pass

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from internalize.errors import MACHINE, WRONG, InputError, MachineError
+from internalize.errors import InputError, MachineError
 
 _POLL: Final = 0.1
 """Seconds between two checks whether another process has failed."""
@@ -83,7 +83,7 @@ def joined(device: str = "cpu", say: Callable[[str], None] = lambda line: None) 
     except (InputError, MachineError) as error:
         done.set()
         watch.join()
-        _end_the_others(store, here, WRONG if isinstance(error, InputError) else MACHINE, str(error))
+        _end_the_others(store, here, error.status, str(error))
         raise
     dist.barrier()  # no process leaves while another one may still fail
     done.set()

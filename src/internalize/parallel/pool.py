@@ -137,11 +137,7 @@ class JobTracker(Generic[J]):
     """
 
     def __init__(
-        self,
-        jobs: Sequence[J],
-        report: Report,
-        refused: Refused[J],
-        finished: Finished[J] = lambda job, result: None,
+        self, jobs: Sequence[J], report: Report, refused: Refused[J], finished: Finished[J] = lambda job, result: None
     ) -> None:
         self.jobs = jobs
         self._report, self._refused, self._finished = report, refused, finished
@@ -290,7 +286,7 @@ class _ProcessPool(Generic[J]):
     def _receive(self, pipe: Connection) -> None:
         worker = self.workers[pipe]
         try:
-            message: Ready | Progress | Ended = pipe.recv()
+            message: Progress | Ended | None = pipe.recv()
             if isinstance(message, Progress) and worker.job is not None:
                 self.tracker.progress(worker.job, message)
                 return
@@ -387,7 +383,7 @@ def _work_on_jobs(pipe: Connection) -> None:
         except OSError:  # the parent was killed: save and stop
             signal.raise_signal(signal.SIGTERM)
 
-    message: Ready | Ended = Ready()
+    message: Ended | None = None  # the first message only asks for a job
     while (job := _ask(pipe, message)) is not None:
         try:
             message = outcome(job, seen)
@@ -395,7 +391,7 @@ def _work_on_jobs(pipe: Connection) -> None:
             return
 
 
-def _ask(pipe: Connection, message: Ready | Ended) -> Job | None:
+def _ask(pipe: Connection, message: Ended | None) -> Job | None:
     """Return the next job; None if there is none, or if the parent has died."""
     try:
         pipe.send(message)

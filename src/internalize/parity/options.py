@@ -39,13 +39,55 @@ class TreeOptions:
 
 
 @dataclass(frozen=True)
-class ParityModelOptions(TreeOptions):
-    """The model of Definition 3, with one change at a time: an ablation, or a part that is learned."""
+class LinkOption:
+    """The link function, without the networks that can take its place."""
+
+    TITLE: ClassVar = "Model"
+
+    link: str = "cosine"
+    """Link function: cosine (the paper's) or quartic."""
+
+
+@dataclass(frozen=True)
+class MaskOption:
+    """The attention mask."""
 
     TITLE: ClassVar = "Model"
 
     mask: Mask = "level"
     """Which positions a node may attend to. level: those of lower levels, as in the paper. causal: all earlier ones."""
+
+
+@dataclass(frozen=True)
+class LearnedGateOptions:
+    """How gates are learned, where they are."""
+
+    TITLE: ClassVar = "Model"
+
+    gate_bias: float = -2.0
+    """For learned gates: initial logits. A negative value starts with closed gates."""
+    gate_penalty: float = 0.001
+    """For learned gates: weight of the sum of all gates in the loss. A larger value keeps more gates closed."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """The samples of a training run."""
+
+    TITLE: ClassVar = "Training"
+
+    batch: int = 500
+    """Fresh samples per gradient step."""
+    eval_samples: int = 2000
+    """Held-out samples, the same at every evaluation."""
+
+
+@dataclass(frozen=True)
+class ParityModelOptions(LearnedGateOptions, MaskOption, TreeOptions):
+    """The model of Definition 3, with one change at a time: an ablation, or a part that is learned."""
+
+    TITLE: ClassVar = "Model"
+
     gates: Gates = "paper"
     """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes.
     learned: one trained gate per layer and position. input: trained gates that also depend on the state and its
@@ -62,10 +104,6 @@ class ParityModelOptions(TreeOptions):
     """Whether the input shows the tokens that a stage supervises. The paper shows them; learned gates would copy
     them. auto: hidden if anything besides the attention is learned. With hidden, the loss covers only the level in
     training."""
-    gate_bias: float = -2.0
-    """For learned gates: initial logits. A negative value starts with closed gates."""
-    gate_penalty: float = 0.001
-    """For learned gates: weight of the sum of all gates in the loss. A larger value keeps more gates closed."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -95,7 +133,7 @@ class ParityModelOptions(TreeOptions):
 
 
 @dataclass(frozen=True)
-class TrainOptions(ParityModelOptions):
+class TrainOptions(SampleOptions, ParityModelOptions):
     """Training by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
 
     TITLE: ClassVar = "Training"
@@ -114,8 +152,6 @@ class TrainOptions(ParityModelOptions):
     samples; the last stage then continues until --steps times log2 k steps are used."""
     threshold: float = 0.99
     """For --advance accuracy: share of held-out samples on which the trained level must be right."""
-    batch: int = 500
-    """Fresh samples per gradient step."""
     lr: float = 0.1
     """Learning rate of AdamW. Larger trees need a smaller one: 0.03 for n=128, k=64."""
     parts_lr: float = 0.01
@@ -124,8 +160,6 @@ class TrainOptions(ParityModelOptions):
     """Weight decay of AdamW. The paper does not state one; this is torch's default."""
     eval_every: int = 25
     """Gradient steps between evaluations. Every stage also begins with one, before any update."""
-    eval_samples: int = 2000
-    """Held-out samples, the same at every evaluation."""
     dtype: Dtype = "float32"
     """Precision of weights and arithmetic."""
 
@@ -153,7 +187,7 @@ class TrainOptions(ParityModelOptions):
 
 
 @dataclass(frozen=True)
-class StepOptions(TreeOptions):
+class StepOptions(LinkOption, TreeOptions):
     """The options of a step of Algorithm 1: everything that decides how many samples it needs."""
 
     TITLE: ClassVar = "Algorithm 1"
@@ -168,8 +202,6 @@ class StepOptions(TreeOptions):
     """Error of the gradient oracle: none, in a random direction, or in the worst direction."""
     oracle_error: float = 0.0
     """2-norm of the oracle's error, over all weights."""
-    link: str = "cosine"
-    """Link function: cosine (the paper's) or quartic."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -180,7 +212,7 @@ class StepOptions(TreeOptions):
 
 
 @dataclass(frozen=True)
-class SolveOptions(StepOptions):
+class SolveOptions(MaskOption, StepOptions):
     """Algorithm 1. The defaults work at every n; ``preset="paper"`` is the paper's algorithm verbatim and does not."""
 
     seed: int = 0
@@ -188,8 +220,6 @@ class SolveOptions(StepOptions):
     curriculum: Method = "log-icot"
     """Order in which the chain of thought is hidden, with one gradient step per stage. cot is the one-layer model that
     writes its chain."""
-    mask: Mask = "level"
-    """Which positions a node may attend to. level: those of lower levels, as in the paper. causal: all earlier ones."""
     gates: FixedGates = "paper"
     """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes."""
     samples: int | None = None

@@ -44,18 +44,10 @@ def solved(row: Row) -> str:
     return f"{row['solved']} of {row['seeds']}"
 
 
-def _breaks(row: Row) -> str:
-    return ", ".join(f"stage {stage}: {seeds}" for stage, seeds in row["breaks_at"].items()) or "–"
-
-
 def _turned(row: Row) -> str:
     if row["turned"] is None:
         return "not judged"
     return ", ".join(f"`{found['statement']}`" for found in row["turned"]) or "–"
-
-
-def _stages(row: Row) -> str:
-    return f"{row['stages']}" + (f" ({number(row['idle_stages'])} idle)" if row["idle_stages"] else "")
 
 
 def _scales(row: Row) -> str:
@@ -81,7 +73,7 @@ def milliseconds(name: str) -> Callable[[Row], str]:
 COST: Final[Columns] = {
     "optimizer": lambda row: row["optimizer"] + (f", lr {row['lr']:g}" if row["lr"] else ""),
     "curriculum": lambda row: row["method"],
-    "stages": _stages,
+    "stages": lambda row: f"{row['stages']}" + (f" ({number(row['idle_stages'])} idle)" if row["idle_stages"] else ""),
     "steps to 99 %": lambda row: number(row["steps_to_99"]),
     "samples to 99 %": lambda row: number(row["samples_to_99"]),
     "seconds to 99 %": lambda row: number(row["seconds_to_99"], 2),
@@ -98,7 +90,7 @@ _BROKEN: Final[Columns] = {
     "what": lambda row: row["what"],
     "solved": solved,
     "accuracy": interval("accuracy"),
-    "breaks at": _breaks,
+    "breaks at": lambda row: ", ".join(f"stage {stage}: {seeds}" for stage, seeds in row["breaks_at"].items()) or "–",
 }
 ABLATIONS: Final[Columns] = {**_BROKEN, "certificates that turn": _turned}
 GATES: Final[Columns] = {

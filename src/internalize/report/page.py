@@ -73,27 +73,27 @@ def paper_drawings(runs: Sequence[Run]) -> list[Drawing]:
     return [draw_paradigms(), draw_mask(), draw_loss(runs), draw_attention(runs[0]), draw_tree()]
 
 
-def write_report(folder: Path, material: ReportInputs, paper: TrainOptions) -> WrittenReport:
+def write_report(folder: Path, inputs: ReportInputs, paper: TrainOptions) -> WrittenReport:
     """Write ``index.html``, ``figures/*.svg|pdf`` and ``tables/*.csv``.
 
     Args:
         folder: the folder to write to; created if missing.
-        material: finished runs.
+        inputs: finished runs.
         paper: the paper's settings.
     """
-    own = paper_runs(material.trained, paper)
+    own = paper_runs(inputs.trained, paper)
     found_claims, found_spikes = claims(own, paper), spikes_of(own, paper)
-    found_sizes = sizes(material.trained, paper)
+    found_sizes = sizes(inputs.trained, paper)
     seeds = [run.config["seed"] for run in own]
     certificates = [
-        {"run": name, **row} for name, run in material.certificates.items() for row in run.result["certificates"]
+        {"run": name, **row} for name, run in inputs.certificates.items() for row in run.result["certificates"]
     ]
     headline = tiles(paper, found_sizes, found_spikes, found_claims)
-    if material.solved:
-        headline.append(algorithm_tile([run.result for run in material.solved]))
+    if inputs.solved:
+        headline.append(algorithm_tile([run.result for run in inputs.solved]))
     if certificates:
         headline.append(certificates_tile([row for row in certificates if row["run"] == certificates[-1]["run"]]))
-    runs = [*material.trained, *material.solved, *material.certificates.values()]
+    runs = [*inputs.trained, *inputs.solved, *inputs.certificates.values()]
     writer = _Writer(folder)
     writer.rows("claims", _names(Claim), map(vars, found_claims))
     writer.rows("sizes", _names(SizeRow), map(vars, found_sizes))
@@ -113,13 +113,13 @@ def write_report(folder: Path, material: ReportInputs, paper: TrainOptions) -> W
             sizes=found_sizes,
             unsolved=[row for row in found_sizes if row.solved < row.seeds],
             pictures=[writer.picture(drawing) for drawing in paper_drawings(own)],
-            algorithm=_algorithm(material, writer) if material.solved else None,
-            stories=_stories(material),
+            algorithm=_algorithm(inputs, writer) if inputs.solved else None,
+            stories=_stories(inputs),
             statements=_statements(certificates),
-            certified=list(material.certificates),
+            certified=list(inputs.certificates),
             verdicts=list(dict.fromkeys(row["verdict"] for row in certificates)),
-            parts=[writer.part(part) for part in parts(material.full)],
-            environment=_environment([*runs, material.success] if material.success else runs),
+            parts=[writer.part(part) for part in parts(inputs.full)],
+            environment=_environment([*runs, inputs.success] if inputs.success else runs),
             style=_asset("page.css"),
             script=_asset("page.js"),
             plotly=_plotly,
@@ -130,15 +130,15 @@ def write_report(folder: Path, material: ReportInputs, paper: TrainOptions) -> W
     return WrittenReport(path, all(claim.holds for claim in found_claims))
 
 
-def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
+def _algorithm(inputs: ReportInputs, writer: "_Writer") -> dict[str, Any]:
     """Return the values of the page's section on Algorithm 1."""
-    config = material.solved[0].config
+    config = inputs.solved[0].config
     names = ("seed", "exact_recovery", "accuracy", "max_error", "samples_per_stage", "K", "steps", "seconds")
-    rows = [{"seed": run.config["seed"], **run.result} for run in material.solved]
+    rows = [{"seed": run.config["seed"], **run.result} for run in inputs.solved]
     writer.rows("algorithm-1", names, rows)
     drawings = [draw_signal(config["n"], config["k"])]
-    if material.success:
-        points = material.success.result["points"]
+    if inputs.success:
+        points = inputs.success.result["points"]
         writer.rows("success", ("samples", "seeds", "successes"), points)
         drawings.append(draw_success(points, Setting(config["n"], config["k"])))
     return {
@@ -151,10 +151,10 @@ def _algorithm(material: ReportInputs, writer: "_Writer") -> dict[str, Any]:
     }
 
 
-def _stories(material: ReportInputs) -> dict[str, list[dict[str, Any]]]:
+def _stories(inputs: ReportInputs) -> dict[str, list[dict[str, Any]]]:
     """Return the data of the explorers, by explorer."""
     told: list[dict[str, Any]] = []
-    for run in material.explored:
+    for run in inputs.explored:
         options, result = options_of(run), run.result
         size = len(run.metrics()) * sum(w.numel() for w in run.weights().values())
         rate = f", rate {options.lr:g}" if options.lr != TrainOptions.lr else ""
@@ -163,7 +163,7 @@ def _stories(material: ReportInputs) -> dict[str, list[dict[str, Any]]]:
         told.append(training_story(run, title, every=max(1, round(size / _NUMBERS))))
     return {
         "training": told,
-        "solving": [solving_story(run, f"seed {run.config['seed']}") for run in material.solved[:1]],
+        "solving": [solving_story(run, f"seed {run.config['seed']}") for run in inputs.solved[:1]],
     }
 
 

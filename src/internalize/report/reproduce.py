@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from internalize.errors import InputError
 from internalize.parallel.pool import Report
 from internalize.parallel.runner import KeptJob, RunFolders, Runner
-from internalize.parity.experiments.jobs import (
-    SEEDS_PER_BATCH,
-    CertifyJob,
-    SolveJob,
-    SuccessJob,
-    TrainJob,
-)
+from internalize.parity.experiments.jobs import SEEDS_PER_BATCH, CertifyJob, SolveJob, SuccessJob, TrainJob
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.files import refuse_link, refuse_links
-from internalize.storage.runs import Run
 
 if TYPE_CHECKING:
     from internalize.report.page import ReportInputs
@@ -185,19 +178,17 @@ class ReproductionPlan:
         subjects = (Path(name) / seed, Path("algorithm-1") / seed)
         return [CertifyJob(self.folder, Path("certificates") / subject, subject) for subject in subjects]
 
-    def _explored(self) -> list[Run]:
-        """Return the training runs with snapshots, the paper's own first."""
-        jobs = sorted(self.training, key=lambda job: job.options != self.paper)
-        return [run for job in jobs for seed, run in zip(job.seeds, job.runs, strict=True) if seed in job.snapshots]
-
     def inputs(self) -> "ReportInputs":
         """Return the finished runs for the page."""
         from internalize.report.page import ReportInputs
 
         adamw, solved = (job.runs[0] for job in self.certificates)
+        own_first = sorted(self.training, key=lambda job: job.options != self.paper)
         return ReportInputs(
             trained=[run for job in self.training for run in job.runs],
-            explored=self._explored(),
+            explored=[
+                run for job in own_first for seed, run in zip(job.seeds, job.runs, strict=True) if seed in job.snapshots
+            ],
             solved=[job.runs[0] for job in self.solving],
             success=self.success.runs[0],
             certificates={"AdamW": adamw, "Algorithm 1": solved},

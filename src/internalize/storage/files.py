@@ -93,7 +93,7 @@ def foreign_name(folder: Path, own: Collection[str]) -> str | None:
     """Return the first name in a folder that is neither in ``own`` nor a temporary file of one that is, or None."""
     with reading(folder):
         names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    return next((name for name in names if name not in own and not _is_litter(name, own.__contains__)), None)
+    return next((name for name in names if name not in own and not _is_temporary(name, own.__contains__)), None)
 
 
 def numbered(folder: Path, form: re.Pattern[str]) -> list[tuple[int, Path]]:
@@ -108,15 +108,15 @@ def free_name(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def remove_litter(folder: Path, own: Callable[[str], object]) -> None:
+def remove_temporary_files(folder: Path, own: Callable[[str], object]) -> None:
     """Remove temporary files that a killed writer has left, if ``own`` accepts the names of the files that it wrote."""
-    for litter in () if folder.is_symlink() else folder.glob(".*.tmp"):
-        if _is_litter(litter.name, own):
-            with writing(litter):
-                litter.unlink(missing_ok=True)
+    for left_over in () if folder.is_symlink() else folder.glob(".*.tmp"):
+        if _is_temporary(left_over.name, own):
+            with writing(left_over):
+                left_over.unlink(missing_ok=True)
 
 
-def _is_litter(name: str, own: Callable[[str], object]) -> bool:
+def _is_temporary(name: str, own: Callable[[str], object]) -> bool:
     found = TEMPORARY_FILE.fullmatch(name)
     return found is not None and bool(own(found["of"]))
 
@@ -129,9 +129,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     with writing(path):
         refuse_link(path, path.parent)
         present(path)
-        for litter in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            if (whose := TEMPORARY_FILE.fullmatch(litter.name)) and not _is_alive(int(whose["process"])):
-                litter.unlink(missing_ok=True)
+        for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            if (whose := TEMPORARY_FILE.fullmatch(left_over.name)) and not _is_alive(int(whose["process"])):
+                left_over.unlink(missing_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             beside.unlink(missing_ok=True)  # left by a killed process with the same number

@@ -47,7 +47,7 @@ from internalize.storage.files import (
     read_json,
     refuse_link,
     refuse_links,
-    remove_litter,
+    remove_temporary_files,
     save_tensors,
     sealed,
     write_json,
@@ -112,7 +112,7 @@ _OWN_FILES = {
 _CHECKPOINT_FILE: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.(json|safetensors)")
 _SNAPSHOT: Final = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})\.safetensors")
 _TRAINER_FOLDER: Final = re.compile(r"checkpoint-([0-9]+)")
-_TRAINER_LITTER: Final = re.compile(r"\.checkpoint-([0-9]+)\.tmp")
+_TRAINER_TEMPORARY: Final = re.compile(r"\.checkpoint-([0-9]+)\.tmp")
 """Unfinished copy of a Trainer's checkpoint, left by a killed process."""
 _SPARE_FILES: Final = 32
 """Open files that a run needs besides its lock."""
@@ -227,14 +227,14 @@ class Run:
     def tidy(self) -> None:
         """Remove the checkpoints of a finished run. A process killed after it wrote the result may have left them."""
         self.drop_checkpoints()
-        self._remove_litter()
+        self._remove_temporary_files()
         with contextlib.suppress(OSError):  # the folder holds a file that is not ours: leave it
             (self.path / "checkpoint").rmdir()
 
     def drop_trainer(self) -> None:
         """Remove the Trainer's checkpoints, and what `tidy` removes, from a finished run of `lm train`."""
         refuse_link(self.path / "checkpoint", self.path)
-        for pattern in (_TRAINER_FOLDER, _TRAINER_LITTER):
+        for pattern in (_TRAINER_FOLDER, _TRAINER_TEMPORARY):
             for _, folder in numbered(self.path / "checkpoint", pattern):
                 shutil.rmtree(folder, ignore_errors=True)
         self.tidy()
@@ -337,13 +337,13 @@ class Run:
                 say(f"{self.path} has no checkpoint: it starts from the beginning")
             with writing(metrics):
                 os.truncate(metrics, state["metrics_bytes"] if state else 0)
-        self._remove_litter()
+        self._remove_temporary_files()
 
-    def _remove_litter(self) -> None:
+    def _remove_temporary_files(self) -> None:
         """Remove temporary files of a killed writer. Call it only for a valid run, so that others stay unchanged."""
-        remove_litter(self.path, _OWN_FILES.__contains__)
-        remove_litter(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
-        remove_litter(self.path / "snapshots", _SNAPSHOT.fullmatch)
+        remove_temporary_files(self.path, _OWN_FILES.__contains__)
+        remove_temporary_files(self.path / "checkpoint", _CHECKPOINT_FILE.fullmatch)
+        remove_temporary_files(self.path / "snapshots", _SNAPSHOT.fullmatch)
 
     def _checkpoint_files(self) -> list[tuple[int, Path]]:
         # JSON first: a checkpoint without its JSON does not exist, while one without its tensors is damaged

@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Required, TypedDict
+from typing import Annotated, Final, Required, TypedDict
 
 from filelock import FileLock
+from msgspec import Meta, Struct, to_builtins
 
 from internalize.intervals import mean_interval, wilson
 from internalize.storage.files import Json, check_schema, present, read_json, write_json, writing
@@ -17,6 +18,36 @@ SOLVED: Final = 0.99
 """Share of right answers at which a run counts as solved."""
 ROWS: Final = "rows.json"
 """File of a comparison's rows."""
+
+
+Count = Annotated[int, Meta(ge=0, le=10**15)]
+Some = Annotated[int, Meta(ge=1, le=10**15)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+Words = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+
+
+class ComparisonRow(Struct, frozen=True, kw_only=True, tag_field="of"):
+    """A row of `rows.json` about one size. The bounds of its fields are those that the page can draw."""
+
+    n: Some
+    k: Some
+
+    def to_json(self) -> Json:
+        """Return the row as in the file."""
+        return to_builtins(self)
+
+
+class SeedsRow(ComparisonRow, frozen=True, kw_only=True):
+    """A row over several seeds, with the fields of a `SeedSummary`."""
+
+    seeds: Some
+    accuracy: Share
+    accuracy_low: Share
+    accuracy_high: Share
+    solved: Count
+    solved_low: Share
+    solved_high: Share
 
 
 class StoredRow(TypedDict, total=False):
@@ -65,14 +96,6 @@ def over_seeds(accuracies: Sequence[float], samples: int) -> SeedSummary:
         low, high = wilson(round(mean * trials), trials)
     solved = sum(value >= SOLVED for value in accuracies)
     return SeedSummary(len(accuracies), mean, max(low, 0.0), min(high, 1.0), solved, *wilson(solved, len(accuracies)))
-
-
-def flat(row: object) -> Json:
-    """Return the fields of a row as one JSON object, with the fields of its summary over seeds inlined."""
-    found: Json = {}
-    for name, value in vars(row).items():
-        found |= vars(value) if isinstance(value, SeedSummary) else {name: value}
-    return found
 
 
 def first_solved(run: Run, stages: int, score: str = "accuracy") -> Json | None:

@@ -38,7 +38,7 @@ from internalize.storage.files import (
     read_file,
     read_json,
     refuse_links,
-    remove_litter,
+    remove_temporary_files,
     write_atomically,
     write_json,
     writing,
@@ -56,7 +56,7 @@ ROWS_PER_PART: Final = 1000
 """Rows in the journal at which they become a part."""
 _INT64: Final = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _SECONDS_PER_SYNC: Final = 1.0
-_TOGETHER: Final = "cells"
+_CELLS: Final = "cells"
 """Key of a journal line that holds several rows, which were added together."""
 _OWN_FILES: Final = frozenset((STORE, "env.json", "cells", "journal.jsonl", ".lock"))
 _PART: Final = re.compile(r"part-([0-9]{6,})\.parquet")
@@ -120,7 +120,7 @@ class CellStore:
         rows: list[Struct] = []
         for number, line in enumerate(read_file(path).split(b"\n")[:-1], start=1):
             found = parse_json(line, path)
-            cells: Any = found.get(_TOGETHER, [found])
+            cells: Any = found.get(_CELLS, [found])
             rows += check_schema(cells, list[self._row], f"{path} is damaged: line {number}")
         return to_builtins(rows)
 
@@ -141,8 +141,8 @@ class CellStore:
             self._load()  # a damaged store is refused before anything is changed
             with writing(self.path):
                 (self.path / "cells").mkdir(exist_ok=True)
-                remove_litter(self.path, _OWN_FILES.__contains__)
-                remove_litter(self.path / "cells", _PART.fullmatch)
+                remove_temporary_files(self.path, _OWN_FILES.__contains__)
+                remove_temporary_files(self.path / "cells", _PART.fullmatch)
             if not present(self.path / STORE):
                 write_json(self.path / "env.json", describe_environment())
                 write_json(self.path / STORE, {"version": VERSION, "kind": self.kind})
@@ -158,7 +158,7 @@ class CellStore:
         path = self.path / "journal.jsonl"
         assert self._known.isdisjoint(row["cell"] for row in new), "a cell was computed twice"
         with writing(path), path.open("ab") as file:
-            file.write(_lines(new if len(new) == 1 else [{_TOGETHER: new}]))
+            file.write(_lines(new if len(new) == 1 else [{_CELLS: new}]))
             if time.monotonic() - self._synced > _SECONDS_PER_SYNC:
                 file.flush()
                 os.fsync(file.fileno())

@@ -105,7 +105,9 @@ class Training:
         if self._gradients:
             self._gradients(signs, self.stages[self.stage])
         else:
-            loss = self._loss(self._as_input(signs)).sum() + self._penalty()
+            loss = self._loss(self._as_input(signs)).sum()
+            if isinstance(self.model, RelaxedTransformer):
+                loss = loss + self.options.gate_penalty * sum(opened.sum() for opened in self.model.opened.values())
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
         self.optimizer.step()
@@ -144,12 +146,6 @@ class Training:
             return stage_loss(self.model(stage_input(sequence, stage), stage.layers), sequence, stage)
         D = inference_input(sequence[..., : self.levels.n], self.levels.T)
         return supervised_level_loss(self.model(D, stage.layers), sequence, stage, self.levels)
-
-    def _penalty(self) -> Tensor | float:
-        """Return the penalty for the open gates of the latest pass."""
-        if not isinstance(self.model, RelaxedTransformer):
-            return 0.0
-        return self.options.gate_penalty * sum(opened.sum() for opened in self.model.opened.values())
 
     def _draw(self, start: int, count: int, stream: Stream) -> Int8[Tensor, "runs T B"]:
         """Draw sequences of every seed. The samples of a position are adjacent: fastest to draw and to read."""

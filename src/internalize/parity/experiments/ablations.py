@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import torch
+from msgspec import UNSET, Meta, UnsetType, field
 
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders
@@ -30,8 +31,19 @@ from internalize.parity.model.weights import form_of_weights, read_weights
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.data import add_trace, draw_bits
 from internalize.parity.task.tree import ParityTree
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
-from internalize.storage.summaries import SOLVED, Json, SeedSummary, flat, keep_rows, lower_median, over_seeds
+from internalize.storage.summaries import (
+    SOLVED,
+    Amount,
+    Count,
+    SeedsRow,
+    Share,
+    Words,
+    keep_rows,
+    lower_median,
+    over_seeds,
+)
 
 Study = Literal["ablations", "gates", "simplifications"]
 CONTROL: Final = "control"
@@ -93,33 +105,56 @@ VARIANTS: Final[dict[Study, tuple[Variant, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class VariantRow:
+class Turned(TypedDict):
+    """A certificate that is violated in a variant and not in its control."""
+
+    statement: Words
+
+
+class GateDistance(TypedDict):
+    """The mean distance of learned gates from the prescribed ones."""
+
+    inputs: Share
+    written: Share
+    below: Share
+
+
+class VariantRow(SeedsRow, frozen=True, kw_only=True):
     """The results of one variant over its seeds."""
 
-    of: Study
-    what: str
+    n: Annotated[int, Meta(ge=1, le=1024)]  # a model of this size is built to draw it
+    what: Words
     optimizer: Optimizer
-    n: int
-    k: int
-    summary: SeedSummary
-    breaks_at: dict[str, int]
+    breaks_at: dict[Words, Count]
     """Number of seeds that break at each stage."""
-    breaks_at_median: float | None
-    level_accuracy: list[float]
-    seconds: float
-    runs: list[str]
-    gate_distance: dict[str, float]
-    """Distance of learned gates from the prescribed ones."""
-    answer_scale: list[float]
+    breaks_at_median: Amount | None
+    level_accuracy: Annotated[list[Share], Meta(min_length=1, max_length=64)]
+    seconds: Amount
+    runs: list[str] = field(default_factory=list[str])
+    gate_distance: GateDistance | UnsetType = UNSET
+    answer_scale: list[Annotated[float, Meta(ge=-1e15, le=1e15)]] | UnsetType = UNSET
     """See `answer_scale`."""
-    turned: list[Json] | None
+    turned: list[Turned] | UnsetType | None = UNSET
     """For ablations: the certificates that explain it; None if it or its control has no certificates."""
 
-    def to_json(self) -> Json:
-        """Return the row in ``rows.json``, without the fields that its variant does not have."""
-        has = {"gate_distance": self.gate_distance, "answer_scale": self.answer_scale, "turned": self.of == "ablations"}
-        return {name: value for name, value in flat(self).items() if has.get(name, True)}
+
+class AblationRow(VariantRow, frozen=True, tag="ablations"):
+    """A row of `compare --study ablations`."""
+
+
+class GatesRow(VariantRow, frozen=True, tag="gates"):
+    """A row of `compare --study gates`."""
+
+
+class SimplificationRow(VariantRow, frozen=True, tag="simplifications"):
+    """A row of `compare --study simplifications`."""
+
+
+_ROWS: Final[dict[Study, type[VariantRow]]] = {
+    "ablations": AblationRow,
+    "gates": GatesRow,
+    "simplifications": SimplificationRow,
+}
 
 
 def compare_variants(study: Study, options: CompareOptions, folders: RunFolders) -> list[VariantRow]:
@@ -201,28 +236,30 @@ class _VariantRuns:
     def row(self, control: "_VariantRuns | None") -> VariantRow:
         runs, adamw = self.runs(), self.variant.optimizer == "adamw"
         results = [run.result for run in runs]
-        stages = [_trained_levels(run) if adamw else _solved_levels(run) for run in runs]
+        stages = [_levels_at_stage_ends(run) if adamw else _solved_levels(run) for run in runs]
         broken = [next((t + 1 for t, own in enumerate(some) if own[t] < SOLVED), None) for some in stages]
         counted = Counter(stage for stage in broken if stage is not None)
         held_out = self.options.eval_samples if adamw else SolveOptions.test_samples
-        distances: list[dict[str, float]] = [run.metrics()[-1].get("gate_distance", {}) for run in runs]
+        distances: list[Json] = [run.metrics()[-1].get("gate_distance", {}) for run in runs]
         scales = [scale for run in runs if (scale := answer_scale(run.weights()))]
-        return VariantRow(
-            self.study,
-            self.variant.what,
-            self.variant.optimizer,
-            *self.options.sizes[0],
-            over_seeds([result["accuracy"] for result in results], held_out),
+        n, k = self.options.sizes[0]
+        only: Json = {"turned": self._turned(control)} if self.study == "ablations" else {}
+        if all(distances):
+            only["gate_distance"] = {part: statistics.fmean(own[part] for own in distances) for part in distances[0]}
+        if scales:
+            only["answer_scale"] = [statistics.median(layer) for layer in zip(*scales, strict=True)]
+        return _ROWS[self.study](
+            what=self.variant.what,
+            optimizer=self.variant.optimizer,
+            n=n,
+            k=k,
+            **vars(over_seeds([result["accuracy"] for result in results], held_out)),
             breaks_at={str(stage): counted[stage] for stage in sorted(counted)},
             breaks_at_median=lower_median(broken),
             level_accuracy=[statistics.fmean(level) for level in zip(*(some[-1] for some in stages), strict=True)],
             seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
             runs=[str(run.path) for run in runs],
-            gate_distance={part: statistics.fmean(own[part] for own in distances) for part in distances[0]}
-            if all(distances)
-            else {},
-            answer_scale=[statistics.median(layer) for layer in zip(*scales, strict=True)],
-            turned=self._turned(control),
+            **only,
         )
 
     def _turned(self, control: "_VariantRuns | None") -> list[Json] | None:
@@ -254,10 +291,9 @@ def answer_scale(weights: Mapping[str, torch.Tensor]) -> list[float]:
     return found if "mlp1_weight" in weights or "write1" in weights else []
 
 
-def _trained_levels(run: Run) -> list[list[float]]:
+def _levels_at_stage_ends(run: Run) -> list[list[float]]:
     """Return the accuracy of every level at the end of every stage."""
-    ends = {line["stage"]: line["level_accuracy"] for line in run.metrics()}
-    return [ends[stage] for stage in sorted(ends)]
+    return list({line["stage"]: line["level_accuracy"] for line in run.metrics()}.values())
 
 
 def _solved_levels(run: Run) -> list[list[float]]:

@@ -14,27 +14,32 @@ level can train the whole level, which leaves nothing to the level's other stage
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import tyro
+from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import replace
 
 from internalize.curriculum import METHODS, Curriculum, Method
 from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders
 from internalize.parity.experiments.jobs import DescentJob, TrainJob
-from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.options import LearnedGateOptions, SampleOptions, SolveOptions, TrainOptions
 from internalize.parity.task.tree import Levels
 from internalize.random_words import check_seed
+from internalize.storage.files import Json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import (
     SOLVED,
-    Json,
-    SeedSummary,
+    Amount,
+    ComparisonRow,
+    Count,
+    SeedsRow,
+    Some,
     first_solved,
-    flat,
     keep_rows,
     lower_median,
     median_of,
@@ -44,11 +49,14 @@ from internalize.storage.summaries import (
 Optimizer = Literal["adamw", "algorithm-1"]
 OPTIMIZERS: Final[tuple[Optimizer, ...]] = get_args(Optimizer)
 Say = Callable[[str], None]
+Milliseconds = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(LearnedGateOptions, SampleOptions):
     """What is compared, and the settings that all runs share. The settings of AdamW are the paper's."""
+
+    TITLE: ClassVar = "Comparison"
 
     # The command line has its own options for these three.
     sizes: Annotated[tuple[tuple[int, int], ...], tyro.conf.Suppress] = ((30, 16),)
@@ -64,14 +72,6 @@ class CompareOptions:
     """Learning rates of AdamW to try. The best per curriculum is shown; studies other than curricula use the first."""
     steps: int = 500
     """Gradient steps of AdamW per level of the tree."""
-    batch: int = TrainOptions.batch
-    """Fresh samples per gradient step."""
-    eval_samples: int = TrainOptions.eval_samples
-    """Held-out samples, the same at every evaluation."""
-    gate_bias: float = TrainOptions.gate_bias
-    """For learned gates: initial logits. A negative value starts with closed gates."""
-    gate_penalty: float = TrainOptions.gate_penalty
-    """For learned gates: weight of the sum of all gates in the loss."""
     repeats: int = 100
     """For latencies: number of answers to time per batch size."""
 
@@ -100,57 +100,49 @@ class CompareOptions:
         return TrainOptions(n=n, k=k, **given)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CurriculumRow:
+class CurriculumRow(SeedsRow, frozen=True, kw_only=True, tag="curricula"):
     """The results of a method under one optimizer at one size. Costs to reach 99 % are lower medians over seeds."""
 
     method: Method
     optimizer: Optimizer
-    n: int
-    k: int
-    lr: float | None
+    lr: Amount | None
     """The best learning rate; None under Algorithm 1."""
-    budget_samples: int
-    stages: int
-    passes: int
-    passes_by_level: int
-    summary: SeedSummary
-    idle_stages: float | None
-    steps_to_99: float | None
-    samples_to_99: float | None
-    seconds_to_99: float | None
-    tried: list[Json]
+    budget_samples: Count
+    stages: Count
+    passes: Count
+    passes_by_level: Count
+    idle_stages: Amount | None
+    steps_to_99: Amount | None
+    samples_to_99: Amount | None
+    seconds_to_99: Amount | None
+    seconds: Amount
+    tried: list[Json] = field(default_factory=list[Json])
     """The results of each learning rate, or of each number of samples."""
-    seconds: float
-    runs: list[str]
-    latency: Json = field(default_factory=dict[str, Any])
+    runs: list[str] = field(default_factory=list[str])
+    latency_ms: Milliseconds | UnsetType = UNSET
+    latency_ms_low: Milliseconds | UnsetType = UNSET
+    latency_ms_high: Milliseconds | UnsetType = UNSET
+    latency_ms_1000: Milliseconds | UnsetType = UNSET
+    latency_ms_1000_low: Milliseconds | UnsetType = UNSET
+    latency_ms_1000_high: Milliseconds | UnsetType = UNSET
+    latency_ms_by_level: Milliseconds | UnsetType = UNSET
+    latency_ms_by_level_low: Milliseconds | UnsetType = UNSET
+    latency_ms_by_level_high: Milliseconds | UnsetType = UNSET
+    latency_ms_by_level_1000: Milliseconds | UnsetType = UNSET
+    latency_ms_by_level_1000_low: Milliseconds | UnsetType = UNSET
+    latency_ms_by_level_1000_high: Milliseconds | UnsetType = UNSET
 
-    def to_json(self) -> Json:
-        """Return the row in ``rows.json``."""
-        found = flat(self)
-        latency = found.pop("latency")
-        if self.optimizer == "adamw":  # the order of keys in earlier files
-            found["tried"] = found.pop("tried")
-        return {"of": "curricula", **found, **latency}
 
-
-@dataclass(frozen=True)
-class LatencyRow:
+class LatencyRow(ComparisonRow, frozen=True, kw_only=True, tag="latency"):
     """The latency of one way to answer, at one size and batch size."""
 
-    by: str
-    n: int
-    k: int
-    batch: int
-    passes: int
-    latency_ms: float
-    latency_ms_low: float
-    latency_ms_high: float
-    repeats: int
-
-    def to_json(self) -> Json:
-        """Return the row in ``rows.json``."""
-        return {"of": "latency", **vars(self)}
+    by: Literal["node", "level", "direct"]
+    batch: Some
+    passes: Count
+    latency_ms: Milliseconds
+    latency_ms_low: Milliseconds
+    latency_ms_high: Milliseconds
+    repeats: Some
 
 
 def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[CurriculumRow]:
@@ -210,7 +202,7 @@ class _MethodRuns:
             stages=self.stages,
             passes=self.k - 1 if written else 1,
             passes_by_level=self.k.bit_length() - 1 if written else 1,
-            summary=over_seeds([result["accuracy"] for result in results], samples),
+            **vars(over_seeds([result["accuracy"] for result in results], samples)),
             seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
             steps_to_99=median_of(solved, "step"),
             samples_to_99=median_of(solved, "samples"),
@@ -234,7 +226,7 @@ class _AdamW(_MethodRuns):
         if not rows:
             return None
         keys = ("lr", "seeds", "solved", "accuracy", "steps_to_99")
-        tried = [{key: own[key] for key in keys} for own in (row.to_json() for row in rows)]
+        tried = [{key: getattr(row, key) for key in keys} for row in rows]
         return replace(max(rows, key=_goodness), tried=tried)
 
     def _at(self, lr: float) -> CurriculumRow | None:
@@ -249,14 +241,13 @@ class _AdamW(_MethodRuns):
             lr=lr,
             budget_samples=self.options.steps * (self.k.bit_length() - 1) * self.options.batch,
             idle_stages=lower_median([idle_stages(run) for run in runs]),
-            tried=[],
             runs=[str(run.path) for run in runs],
         )
 
 
 def _goodness(row: CurriculumRow) -> tuple[float, ...]:
     steps = math.inf if row.steps_to_99 is None else row.steps_to_99
-    return row.summary.solved, -steps, row.summary.accuracy
+    return row.solved, -steps, row.accuracy
 
 
 def idle_stages(run: Run) -> int:
@@ -340,7 +331,7 @@ def _with_latency(rows: Sequence[CurriculumRow], repeats: int) -> list[Curriculu
         for (own, subject), latency in zip(subjects, measured, strict=True):
             name = "latency_ms" + ("_by_level" if subject.by == "level" else "") + (f"_{batch}" if batch > 1 else "")
             own |= {name: latency.median, f"{name}_low": latency.low, f"{name}_high": latency.high}
-    return [replace(row, latency=own) for row, own in zip(rows, found, strict=True)]
+    return [replace(row, **own) for row, own in zip(rows, found, strict=True)]
 
 
 def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[LatencyRow]:
@@ -353,7 +344,9 @@ def compare_latency(options: CompareOptions, folders: RunFolders, say: Say = lam
         folders.runner.report(place, len(BATCHES), f"batch {batch}")
         for subject, latency in zip(subjects, measure_latency(subjects, batch, options.repeats), strict=True):
             levels = subject.model.levels
-            found.append(LatencyRow(subject.by, levels.n, levels.k, batch, subject.passes, *astuple(latency)))
+            times: Json = {"latency_ms": latency.median, "latency_ms_low": latency.low, "latency_ms_high": latency.high}
+            about: Json = {"n": levels.n, "k": levels.k, "by": subject.by, "batch": batch, "passes": subject.passes}
+            found.append(LatencyRow(**about, **times, repeats=latency.repeats))
     folders.runner.report(len(BATCHES), len(BATCHES), "timed")
     say("the models are untrained, because the latency does not depend on the weights")
     keep_rows(folders.out, [row.to_json() for row in found])

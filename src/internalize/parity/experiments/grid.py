@@ -90,10 +90,11 @@ def option_types(kind: Kind) -> Mapping[str, Any]:
     """
     hints = get_type_hints(KINDS[kind])
     names = [field.name for field in fields(KINDS[kind]) if field.name not in ("seed", "device")]
-    return {name: _without_none(hints[name]) for name in names}
+    return {name: without_none(hints[name]) for name in names}
 
 
-def _without_none(kind: Any) -> Any:
+def without_none(kind: Any) -> Any:
+    """Return a type without None."""
     if get_origin(kind) in (Union, types.UnionType):
         (kind,) = (arg for arg in get_args(kind) if arg is not type(None))
     return kind

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, get_origin, get_type_hints
 
 from msgspec import Meta
 
@@ -20,7 +20,7 @@ from internalize.errors import InputError
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import ReportProgress, torch_threads
 from internalize.parallel.runner import KeptJob
-from internalize.parity.experiments.grid import Kind, Options, option_types
+from internalize.parity.experiments.grid import Kind, Options, option_types, without_none
 from internalize.parity.options import SolveOptions, TrainOptions
 from internalize.storage.files import Json
 from internalize.storage.runs import Run, begin_runs
@@ -265,32 +265,6 @@ class SuccessJob(KeptJob):
 
 # Cells of a sweep, whose rows go to one store
 
-_RESULTS: Final[dict[Kind, dict[str, type]]] = {
-    "solve": {
-        "exact_recovery": bool,
-        "accuracy": float,
-        "l2_error": float,
-        "max_error": float,
-        "samples_per_stage": int,
-        "K_used": float,
-        "steps": int,
-        "failed_stage": int,
-        "idle_stages": int,
-        "seconds": float,
-    },
-    "train": {
-        "accuracy": float,
-        "l2_error": float,
-        "max_error": float,
-        "min_child_attention": float,
-        "steps_made": int,
-        "samples": int,
-        "together": str,
-        "seconds": float,
-    },
-}
-"""The columns of a cell's result. `steps_made` and `K_used` are values of the run; `steps` and `K` are the options."""
-
 
 @dataclass(frozen=True)
 class CellJob:
@@ -396,7 +370,19 @@ def cell_schema(kind: Kind) -> Schema:
     """Return the columns of a kind's cells."""
     options = {name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()}
     extra = {"stop_at_failure": bool} if kind == "solve" else {}
-    return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_RESULTS[kind]}
+    return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_result_columns(kind)}
+
+
+def _result_columns(kind: Kind) -> Schema:
+    """Return the columns of a cell's result. `steps_made` and `K_used` are values of the run; `steps` and `K` options."""
+    from internalize.parity.adamw.train import Result
+    from internalize.parity.algorithm1.solve import SolveOutcome
+
+    hints, renamed = get_type_hints(Result) | {"together": str}, {"steps": "steps_made"}
+    if kind == "solve":
+        hints, renamed = get_type_hints(SolveOutcome), {"K": "K_used"}
+    kept = [name for name in hints if name not in ("seed", "stages", "grid", "reason")]
+    return {renamed.get(name, name): without_none(hints[name]) for name in kept}
 
 
 def _digest(kind: Kind, row: Json) -> str:

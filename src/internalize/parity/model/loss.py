@@ -16,8 +16,7 @@ def stage_loss(
 ) -> Float[Tensor, "*runs"]:
     """Return half the mean over samples of the squared error, summed over the supervised positions: Eq. (loss-t)."""
     supervised = list(stage.supervised)
-    error = output[..., supervised] - sequence[..., supervised]
-    return error.square().sum(dim=-1).mean(dim=-1) / 2
+    return _half_square(output[..., supervised] - sequence[..., supervised])
 
 
 def supervised_level_loss(
@@ -25,8 +24,7 @@ def supervised_level_loss(
 ) -> Float[Tensor, "*runs"]:
     """Return the stage loss over the supervised nodes of the readout's level alone, for inputs that hide all nodes."""
     nodes = slice(stage.supervised[0], levels.level_end[stage.layers])
-    error = output[..., nodes] - sequence[..., nodes]
-    return error.square().sum(dim=-1).mean(dim=-1) / 2
+    return _half_square(output[..., nodes] - sequence[..., nodes])
 
 
 def level_loss(
@@ -39,7 +37,9 @@ def level_loss(
     """
     levels = model.levels
     computed = model.by_level(sequence[..., : levels.n], stage.layers)[-1]
-    end = levels.level_end[stage.layers]
-    first = stage.supervised[0] - end  # negative: counted from the end of the level
-    error = computed[..., first:] - sequence[..., stage.supervised[0] : end]
+    nodes = slice(stage.supervised[0], levels.level_end[stage.layers])
+    return _half_square(computed[..., nodes.start - nodes.stop :] - sequence[..., nodes])
+
+
+def _half_square(error: Float[Tensor, "*runs B nodes"]) -> Float[Tensor, "*runs"]:
     return error.square().sum(dim=-1).mean(dim=-1) / 2

@@ -55,15 +55,6 @@ class LevelTransformer(nn.Module):
         """Return the softmax weights of a layer: rows are the keys it reads, columns the nodes it writes."""
         return at_layer(self.W, layer).softmax(dim=-2)
 
-    def attention_of(self, position: int) -> Float[Tensor, "*runs keys"]:
-        """Return the softmax weights of one node over all positions of lower levels."""
-        layer = self.levels.level_of(position) - 1
-        if layer < 0:
-            raise InputError(
-                f"position {position} is an input bit, written by no layer; nodes begin at {self.levels.n}"
-            )
-        return self.attention(layer)[..., position - self.levels.level_end[layer]]
-
     def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
         """Return the bits, then the node values of each level that the first ``layers`` layers (default all) compute.
 
