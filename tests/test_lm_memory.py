@@ -46,6 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ([*TRAIN, "--width", "1000000"], "width=1000000"),
         ([*TRAIN, "--width", HUGE], f"width={HUGE}"),
         ([*TRAIN, "--layers", HUGE], f"layers={HUGE} must be at most {MAX_LAYERS}"),
+        ([*TRAIN, "--layers", "1001"], "layers=1001 must be at most 1000"),
         ([*TRAIN, "--lora-rank", HUGE], f"lora_rank={HUGE}"),
         ([*TRAIN, "--batch", HUGE], f"batch={HUGE}"),
         ([*TRAIN, "--batch", HUGE, "--accumulate", HUGE], f"accumulate={HUGE}"),

@@ -18,8 +18,8 @@ LM_METHODS: Final[tuple[LmMethod, ...]] = get_args(LmMethod)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
-MAX_LAYERS: Final = 10_000
-"""Largest number of layers of any model: ten times the deepest published ones. Making a layer takes about 1 ms."""
+MAX_LAYERS: Final = 1000
+"""Largest number of layers of any model, as of the deepest published ones. Making one takes a few milliseconds."""
 _MOST: Final = 2**53
 """Largest number of anything that is counted. Floating-point numbers are exact up to here."""
 HALF: Final = 50
