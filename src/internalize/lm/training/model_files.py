@@ -4,8 +4,10 @@ transformers trusts what a model's files say. So a config is checked by a schema
 memory, and a loaded model must read and write a token before it is used.
 """
 
+import copy
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, TypedDict
 
@@ -14,6 +16,7 @@ from msgspec import Meta
 from internalize.environment import check_memory
 from internalize.errors import InputError
 from internalize.lm.options import MAX_LAYERS
+from internalize.lm.training.gguf_files import check_gguf, gguf_file, settled, without_bar
 from internalize.storage.files import Json, check_schema, file_digests, present, read_json, reading
 
 PROMPT_FILE: Final = "internalize.json"
@@ -62,16 +65,35 @@ class _OurDigests(TypedDict, total=False):
 
 
 def load_config(name: str) -> Any:
-    """Return the config of a model folder, of a config.json or of a model on the hub."""
+    """Return the config of a model folder, of a config.json, of a GGUF file or of a model on the hub."""
     from transformers import AutoConfig, PretrainedConfig
 
     path = Path(name)
     _check_path(name)
+    if file := gguf_file(name):
+        check_gguf(file)
+        return copy.deepcopy(_gguf_config(file, file.stat().st_mtime_ns))
     file = path / "config.json" if path.is_dir() else path
     with loading(f"model {name!r}"):
         found: Json = read_json(file) if present(file) else PretrainedConfig.get_config_dict(name)[0]
     check_schema(found, _ModelConfig, file)
-    config = _load(AutoConfig, name)
+    return _sound(_load(AutoConfig, name), file)
+
+
+@lru_cache(maxsize=4)
+def _gguf_config(file: Path, _modified: int) -> Any:
+    """Return the config of a GGUF file. To read its header takes seconds, and a command needs it several times."""
+    from transformers import AutoConfig
+
+    config = _load(AutoConfig, str(file))
+    check_schema(config.to_dict(), _ModelConfig, file)
+    config._name_or_path = ""  # otherwise peft would look for it on the hub
+    vars(config).pop("_model_name_or_path", None)  # what the file calls itself
+    return _sound(config, file)
+
+
+def _sound(config: Any, file: Path) -> Any:
+    """Return a config whose numbers agree."""
     words, pad = getattr(config, "vocab_size", None), getattr(config, "pad_token_id", None)
     if isinstance(words, int) and isinstance(pad, int) and pad >= words:
         raise InputError(f"{file}: pad_token_id={pad} must be below vocab_size={words}")
@@ -88,13 +110,19 @@ def _check_path(name: str) -> None:
 
 
 def load_tokenizer(name: str) -> Any | None:
-    """Return the tokenizer of a model folder or of a model on the hub; None for a config.json or an empty name."""
+    """Return the tokenizer of a model folder, of a GGUF file or of a model on the hub.
+
+    None for a config.json or an empty name.
+    """
     if not name or (Path(name).suffix == ".json" and not Path(name).is_dir()):
         return None
     from transformers import AutoTokenizer
 
     _check_path(name)
-    _check_growth(name)
+    if file := gguf_file(name):
+        check_gguf(file)
+    else:
+        _check_growth(name)
     tokenizer = _load(AutoTokenizer, name)
     with loading(f"model {name!r}"):  # a vocabulary without the token for unknown words fails only at such a word
         tokenizer("x internalize")
@@ -110,7 +138,7 @@ def load_weights(name: str, *, dtype: Any = None) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    if present(ours := Path(name) / PROMPT_FILE):
+    if Path(name).is_dir() and present(ours := Path(name) / PROMPT_FILE):
         digests = read_json(ours, _OurDigests).get("weights")
         files = [path for path in Path(name).glob("*.safetensors") if path.is_file()]
         with reading(Path(name)):
@@ -125,11 +153,17 @@ def load_weights(name: str, *, dtype: Any = None) -> Any:
         sizes = [weight.numel() for weight in outline(config, f"model {name!r}").parameters()]
         itemsize = getattr(config.dtype, "itemsize", 4) if dtype == "auto" else 4
         check_memory(itemsize * sum(sizes), f"model {name!r}: its {sum(sizes)} weights")
-    how = {} if dtype is None else {"dtype": dtype}  # None would be written into the config
+    how: dict[str, Any] = {} if dtype is None else {"dtype": dtype}  # None would be written into the config
+    if gguf_file(name):
+        how["config"] = config
+        without_bar()
     with _no_pickles():
         model, info = _load(AutoModelForCausalLM, name, use_safetensors=True, output_loading_info=True, **how)
     if missing := sorted(info["missing_keys"]):
         raise InputError(f"model {name!r} is incomplete: it has no weights for {', '.join(missing[:3])}")
+    if gguf_file(name):
+        with loading(f"model {name!r}"):
+            model = settled(model)
     integers = _non_float_weights(Path(name))
     for weight, values in model.named_parameters():
         if not bool(values.isfinite().all()):
@@ -196,9 +230,12 @@ def loading(what: str, done: str = "loaded") -> Generator[None]:
 
 
 def _load(kind: Any, name: str, **how: Any) -> Any:
-    """Load an object of transformers from a folder or from the hub."""
+    """Load an object of transformers from a folder, a GGUF file or the hub."""
+    local = Path(name).exists()
+    if file := gguf_file(name):
+        name, how = str(file.parent), {**how, "gguf_file": file.name}
     with loading(f"model {name!r}"):  # without trust_remote_code=False it would ask on the terminal
-        return kind.from_pretrained(name, trust_remote_code=False, local_files_only=Path(name).exists(), **how)
+        return kind.from_pretrained(name, trust_remote_code=False, local_files_only=local, **how)
 
 
 @contextmanager

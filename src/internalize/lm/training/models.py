@@ -16,6 +16,7 @@ from internalize.lm.options import CurriculumOptions, LmModelOptions, options_fr
 from internalize.lm.stages.chains import TextFormat, Unit
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.stages.template import ICOT, Template
+from internalize.lm.training.gguf_files import gguf_file
 from internalize.lm.training.memory import description
 from internalize.lm.training.model_files import (
     PROMPT_FILE,
@@ -113,6 +114,7 @@ def make_model(options: LmModelOptions, config: Any, seed: int, *, small: bool =
         from peft import LoraConfig, get_peft_model
         from transformers.pytorch_utils import Conv1D
 
+        model.name_or_path = model.config._name_or_path = ""  # otherwise peft would look for it on the hub
         model = get_peft_model(
             model,
             LoraConfig(
@@ -227,7 +229,7 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a folder. Code and pickles are never loaded."""
-    if not folder.is_dir():
+    if not folder.is_dir() and not gguf_file(str(folder)):
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
         return load_weights(str(folder)), load_tokenizer(str(folder))
