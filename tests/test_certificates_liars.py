@@ -75,6 +75,7 @@ LIES = {
     "theorem-max": mutants.halved,
     "theorem-l2": mutants.halved,
     "theorem-probability": papers_constants,
+    "symmetry": mutants.counting_hidden,
 }
 """How to break the ingredient of each statement that no mutant is named for."""
 

@@ -18,6 +18,7 @@ from internalize.parity.certificates import (
     collapse,
     concentration,
     sensitivity,
+    symmetry,
     theorem,
     training,
 )
@@ -55,8 +56,9 @@ STATEMENTS: dict[str, Statement[World]] = {
     "theorem-max": theorem.max_error,
     "theorem-l2": theorem.l2_error,
     "theorem-probability": theorem.probability,
+    "symmetry": symmetry.symmetry,
 }
-"""All statements by the name that ``--only`` takes, in the order of the paper."""
+"""All statements by the name that ``--only`` takes: those of the paper in its order, then our own about stages."""
 
 
 MAX_POSITIONS = 1023
