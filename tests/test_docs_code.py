@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import internalize
-from internalize.commands.cli import main, parse
+from internalize.commands.cli import parse
 from internalize.lm.data.tasks import get_task, is_task
 from internalize.parity.certificates import STATEMENTS
+from tests.asking import call
 from tests.documentation_pages import BY_NAME, PAGES, ROOT, commands, python_blocks_and_output
 from tests.faults.line_strategies import commands as options_of_commands
 
@@ -91,14 +92,13 @@ def test_python_is_not_cut_off(name: str):
         assert not any(re.search(r"\S +# ", line) for line in lines)
 
 
-def test_examples_of_tasks_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]):
+def test_examples_of_tasks_are_what_the_command_prints():
     pairs = re.findall(
         r"^internalize (lm data --data .*)\n(.*\|\|.*)$", BY_NAME["docs/lm/data.md"].read_text("utf-8"), re.MULTILINE
     )
     assert len(pairs) > 3
     for words, line in pairs:
-        assert main(words.split()) == 0
-        assert capsys.readouterr().out == f"{line}\n"
+        assert call(words).out == f"{line}\n"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_tutorial_runs(heading: str, tmp_path: Path, monkeypatch: pytest.Mon
     typed = commands(re.sub(r"`[^`\n]+`", "", section.replace("```", "~~~")).replace("~~~", "```"))
     assert typed
     for words, status in typed:
-        assert main(words) == status, words
+        call(words, status)
 
 
 # What a page names

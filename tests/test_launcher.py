@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from internalize.commands.cli import main
 from internalize.errors import InputError
 from internalize.parallel.launcher import Launched, launched
+from tests.asking import refused
 from tests.lm_runs import TINY, words
 from tests.processes import ENTRY
 
@@ -42,7 +42,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.parametrize("command", [["lm", "train", "--steps", "1"], ["solve", "--n", "4", "--k", "2"]])
 def test_half_a_launcher_is_refused(
-    place: dict[str, str | None], reason: str, command: list[str], tmp_path: Path, monkeypatch, capsys
+    place: dict[str, str | None], reason: str, command: list[str], tmp_path: Path, monkeypatch
 ):
     for name, value in {**PLACE, **place}.items():
         if value is not None:
@@ -50,8 +50,7 @@ def test_half_a_launcher_is_refused(
     with pytest.raises(InputError) as error:
         launched()
     assert reason in str(error.value)
-    assert main([*command, "--out", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused([*command, "--out", str(tmp_path / "run")], reason)
     assert not (tmp_path / "run").exists()
 
 

@@ -14,44 +14,39 @@ import polars as pl
 import pytest
 
 from internalize import InputError
-from internalize.commands import cli
 from internalize.storage.files import load_tensors
 from internalize.storage.runs import Run, list_runs
-from tests.asking import refused
+from tests.asking import ask, call, refused
 from tests.lm_runs import words as command_line
 from tests.tiny import SMALLEST
 
 
-def test_a_folder_whose_name_is_not_utf8_does_not_hide_the_others(run: Run, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_whose_name_is_not_utf8_does_not_hide_the_others(run: Run):
     shutil.copytree(run.path, run.path.parent / os.fsdecode(b"caf\xe9"))
     frame = list_runs(run.path.parent)
     assert frame.filter(pl.col("broken").is_null())["path"].to_list() == [str(run.path)]
-    for argv in (["runs", str(run.path.parent)], ["runs", str(run.path.parent), "--json"]):
-        assert cli.main(argv) == 0
-        said = capsys.readouterr()
+    for more in ([], ["--json"]):
+        said = call(["runs", str(run.path.parent), *more])
         assert said.err == f"internalize: {run.path.parent}/caf\\udce9 has a name that is not UTF-8; rename it\n"
         assert str(run.path) in said.out
         said.out.encode()
-    assert len(json.loads(said.out)["runs"]) == 2
+    assert len(ask(["runs", str(run.path.parent)])["runs"]) == 2
 
 
 @pytest.mark.parametrize("value", [r"\ud800", r"a\udfffb", r"\ud83d"])
-def test_a_lone_surrogate_does_not_hide_the_others(run: Run, value: str, capsys: pytest.CaptureFixture[str]):
+def test_a_lone_surrogate_does_not_hide_the_others(run: Run, value: str):
     bad = run.path.parent / "two"
     shutil.copytree(run.path, bad)
     for name in ("config.json", "result.json"):
         whole = (bad / name).read_text()
         (bad / name).write_text(whole.replace("{", f'{{"dtype": "{value}", "{value}": 1, ', 1))
-        assert cli.main(["runs", str(run.path.parent)]) == 0
-        said = capsys.readouterr()
+        said = call(["runs", str(run.path.parent)])
         assert str(run.path) in said.out
         assert f"{bad / name} is not JSON" in said.err
         (bad / name).write_text(whole)
 
 
-def test_a_config_can_neither_control_the_terminal_nor_pass_for_another_run(
-    run: Run, capsys: pytest.CaptureFixture[str]
-):
+def test_a_config_can_neither_control_the_terminal_nor_pass_for_another_run(run: Run):
     """Control codes are printed as text, and no file sets the columns path, finished and broken."""
     escape = run.path.parent / "a\x1b[2J\nb"
     shutil.copytree(run.path, escape)
@@ -64,14 +59,12 @@ def test_a_config_can_neither_control_the_terminal_nor_pass_for_another_run(
     assert frame["finished"].all()
     assert frame["broken"].null_count() == 2
     (escape / "metrics.jsonl").unlink()
-    assert cli.main(["runs", str(run.path.parent)]) == 0
-    said = capsys.readouterr()
+    said = call(["runs", str(run.path.parent)])
     assert len(said.out.splitlines()) == 3
     assert (said.out + said.err).replace("\n", "").isprintable()
     assert "x\\x1b]0;owned\\x07\\r\\u202ey" in said.out
     (escape / "config.json").write_text("{")
-    assert cli.main(["runs", str(run.path.parent)]) == 0
-    assert capsys.readouterr().err.replace("\n", "").isprintable()
+    assert call(["runs", str(run.path.parent)]).err.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(
