@@ -1,15 +1,19 @@
-"""The machine that a run used, for `env.json`, and a check of its memory."""
+"""The machine that a run used, for `env.json`, and checks of its memory and open files."""
 
 import datetime
 import os
 import platform
 import re
+import resource
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import internalize
 from internalize.errors import InputError
+
+_SPARE_FILES: Final = 32
+"""Open files that a process needs besides its locks."""
 
 
 def describe_environment() -> dict[str, Any]:
@@ -35,6 +39,19 @@ def check_memory(need: float, what: str) -> None:
     if need > have:
         size = f"{need / 2**30:.0f}" if need < 2**100 else "more than 10^21"
         raise InputError(f"{what} need about {size} GiB, and this machine has {have / 2**30:.0f}")
+
+
+def check_open_files(count: int) -> None:
+    """Raise the limit of open files so that this process can hold ``count`` locks, or raise an error if it cannot."""
+    need = sum(1 for _ in Path("/dev/fd").glob("*")) + count + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or need <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and need > hard:
+        raise InputError(
+            f"{count} runs at a time need {need} open files, but only {hard} are allowed (ulimit -n); take fewer seeds"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
 def _commit() -> str | None:

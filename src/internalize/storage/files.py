@@ -158,6 +158,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
+def as_json(value: Json, path: Path) -> Json:
+    """Return an object as it would be read back from its file: tuples become lists."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r} is not UTF-8, so it cannot be written to {path}") from None
+
+
 def read_json(path: Path, schema: object = Json) -> Json:
     """Return the JSON object in a file. Raise an error if it does not fit the schema."""
     return parse_json(read_file(path), path, schema)

@@ -21,7 +21,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,10 +29,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypedDict, TypeVa
 from filelock import FileLock, Timeout
 from msgspec import Meta
 
-from internalize.environment import describe_environment
+from internalize.environment import check_open_files, describe_environment
 from internalize.errors import InputError
 from internalize.storage.files import (
     Json,
+    as_json,
     check_schema,
     check_seal,
     check_version,
@@ -114,8 +114,6 @@ _SNAPSHOT: Final = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})\.safetensors")
 _TRAINER_FOLDER: Final = re.compile(r"checkpoint-([0-9]+)")
 _TRAINER_TEMPORARY: Final = re.compile(r"\.checkpoint-([0-9]+)\.tmp")
 """Unfinished copy of a Trainer's checkpoint, left by a killed process."""
-_SPARE_FILES: Final = 32
-"""Open files that a run needs besides its lock."""
 _RESERVED: Final = ("path", "finished", "broken")
 """Columns of `list_runs` that no file of a run can fill."""
 
@@ -192,7 +190,7 @@ class Run:
         """
         if not self.finished:
             refuse_links(self.path, _OWN_FILES)
-        wanted = _as_json({"version": VERSION, "kind": kind, **config}, self.path / "config.json")
+        wanted = as_json({"version": VERSION, "kind": kind, **config}, self.path / "config.json")
         if self.exists:
             found = self.config
             # The kind and the seed first, because a difference in them explains the others.
@@ -370,27 +368,6 @@ def begin_runs(
         for run, config in zip(runs, configs, strict=True):
             run.begin(kind, config)
         yield
-
-
-def _as_json(value: Json, path: Path) -> Json:
-    """Return an object as it would be read back from its file: tuples become lists."""
-    try:
-        return json.loads(json.dumps(value, ensure_ascii=False).encode())
-    except UnicodeEncodeError as error:
-        raise InputError(f"{error.object!r} is not UTF-8, so it cannot be written to {path}") from None
-
-
-def check_open_files(count: int) -> None:
-    """Raise the limit of open files so that this process can hold ``count`` locks, or raise an error if it cannot."""
-    need = sum(1 for _ in Path("/dev/fd").glob("*")) + count + _SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or need <= soft:
-        return
-    if hard != resource.RLIM_INFINITY and need > hard:
-        raise InputError(
-            f"{count} runs at a time need {need} open files, but only {hard} are allowed (ulimit -n); take fewer seeds"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
 def trainer_checkpoints(folder: Path) -> list[Path]:
