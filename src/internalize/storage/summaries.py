@@ -27,7 +27,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e15)]
 Words = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 
-class ComparisonRow(Struct, frozen=True, kw_only=True, tag_field="of"):
+class SizedRow(Struct, frozen=True, kw_only=True, tag_field="of"):
     """A row of `rows.json` about one size. The bounds of its fields are those that the page can draw."""
 
     n: Some
@@ -38,7 +38,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True, tag_field="of"):
         return to_builtins(self)
 
 
-class SeedsRow(ComparisonRow, frozen=True, kw_only=True):
+class SeedsRow(SizedRow, frozen=True, kw_only=True):
     """A row over several seeds, with the fields of a `SeedSummary`."""
 
     seeds: Some

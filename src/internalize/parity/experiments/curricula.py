@@ -35,9 +35,9 @@ from internalize.storage.runs import Run
 from internalize.storage.summaries import (
     SOLVED,
     Amount,
-    ComparisonRow,
     Count,
     SeedsRow,
+    SizedRow,
     Some,
     first_solved,
     keep_rows,
@@ -133,7 +133,7 @@ class CurriculumRow(SeedsRow, frozen=True, kw_only=True, tag="curricula"):
     latency_ms_by_level_1000_high: Milliseconds | UnsetType = UNSET
 
 
-class LatencyRow(ComparisonRow, frozen=True, kw_only=True, tag="latency"):
+class LatencyRow(SizedRow, frozen=True, kw_only=True, tag="latency"):
     """The latency of one way to answer, at one size and batch size."""
 
     by: Literal["node", "level", "direct"]
