@@ -1,6 +1,7 @@
 """A hidden level that gets no stage of its own keeps equal columns: exactly, if every column is summed in one order."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,7 @@ def rounded(W: list[nn.Parameter]) -> Callable[[], None]:
     def step() -> None:
         with torch.no_grad():
             for w in W:
+                assert w.grad is not None
                 w.copy_(quantize(w - 200 * w.grad, 0.25))
 
     return step
@@ -92,7 +94,8 @@ def test_the_literal_models_gradient_is_collapsed():
 
 def skipping(level: int, **changes) -> Training:
     """Return training from W = 0 whose curriculum has no stage for a level."""
-    training = Training(TrainOptions(**{"n": 16, "k": 8, "batch": 257, "steps": 1000} | changes), (0,))
+    options: dict[str, Any] = {"n": 16, "k": 8, "batch": 257, "steps": 1000} | changes
+    training = Training(TrainOptions(**options), (0,))
     training.stages = tuple(stage for stage in training.stages if stage.layers != level)
     return training
 
