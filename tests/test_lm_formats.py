@@ -122,6 +122,24 @@ def test_an_array_of_many_windows(tmp_path: Path):
     assert len(found.examples) == 199
 
 
+def test_the_command_names_bad_items_by_their_places(tmp_path: Path):
+    """Three damaged items of an array, and a bad line beside a bad item in a folder."""
+    items = [json.dumps(row) for row in ROWS * 5]
+    items[2], items[9], items[19] = items[2][:-9], items[9].replace('"answer"', '"result"'), "7"
+    path = tmp_path / "prosqa.json"
+    path.write_text(f"[{', '.join(items)}]")
+    found = ask(f"lm data --check {path}", 1)
+    assert (found["examples"], found["problems"], found["steps"]) == (17, 3, 34)
+    assert [(bad["file"], bad["unit"], bad["line"]) for bad in found["bad"]] == [
+        (str(path), "item", n) for n in (3, 10, 20)
+    ]
+    assert re.match(r"place +reason *\nitem 3 +not JSON: ", call(f"lm data --check {path}", 1).out)
+    (tmp_path / "more.txt").write_text("q||s #### a\nq\n")
+    shown = call(f"lm data --check {tmp_path}", 1).out
+    assert f"item 20 of {path} " in shown
+    assert re.search(rf"line 2 of {tmp_path}/more.txt +no '\|\|'", shown)
+
+
 # Tables
 
 

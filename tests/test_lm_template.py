@@ -9,12 +9,13 @@ import pytest
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.evaluation.evaluate import ask as ask_model
+from internalize.lm.evaluation.ask import ask as ask_model
 from internalize.lm.evaluation.evaluate import open_subject
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.template import ICOT, TEMPLATES, Template, get_template
 from internalize.lm.training.models import PromptSpec
 from tests.asking import ask, refused
+from tests.documentation_pages import ROOT
 from tests.lm_runs import TINY, untrained, words
 from tests.test_lm_chains import byte_tokenizer
 
@@ -166,3 +167,11 @@ def test_every_part_of_a_template_matters():
     filled = Template(**{field.name: f"[{field.name}]" for field in fields(Template)})
     pieces = "".join(filled.pieces(SUM))
     assert all(f"[{field.name}]" in pieces for field in fields(Template))
+
+
+def test_the_file_in_the_docs():
+    """The example of a template in the docs is one, and has all parts."""
+    page = (ROOT / "docs" / "lm" / "data.md").read_text(encoding="utf-8")
+    example = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    assert list(example) == [field.name for field in fields(Template)]
+    assert Template(**example).answer("so\nSo the answer is 4.") == "4"

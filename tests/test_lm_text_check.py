@@ -141,3 +141,8 @@ def test_the_start_of_a_file_is_trained_on(tmp_path: Path):
 def test_a_model_that_does_not_exist(name: str):
     refused(f"lm train --model {name}", f"model {name!r} cannot be loaded: there is no such folder", alone=False)
     assert "there is no such folder" in call(f"lm plan --model {name}", 2).err
+
+
+@pytest.mark.parametrize("name", ["none.gguf", "none.json", "./none.gguf"])
+def test_a_model_file_that_does_not_exist(name: str):
+    refused(f"lm train --model {name}", f"model {name!r} cannot be loaded: there is no such file", alone=False)

@@ -121,8 +121,8 @@ class LmData(SeedOption):
         bad = [{"file": p.file, "line": p.line, "unit": p.unit, "reason": p.reason} for p in problems]
         if bad and not self.json:
             several = len({p.file for p in problems}) > 1
-            rows = [{**row, p.unit: p.line} for row, p in zip(bad, problems, strict=True)]
-            print_table(rows, (*(["file"] * several), *dict.fromkeys(p.unit for p in problems), "reason"))
+            places = [f"{p.unit} {p.line}{f' of {p.file}' * several}" for p in problems]
+            print_table([{"place": place, **row} for place, row in zip(places, bad, strict=True)], ("place", "reason"))
         names = {
             "steps": "steps in all",
             "longest_chain": "steps of the longest chain",

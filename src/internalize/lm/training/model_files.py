@@ -103,9 +103,10 @@ def _sound(config: Any, file: Path) -> Any:
 def _check_path(name: str) -> None:
     """Refuse a path that does not exist. transformers would search for a model of that name on the hub."""
     path = Path(name)
-    of_hub = name[:1] not in "./~" and name.count("/") <= 1 and not name.endswith("/") and path.suffix != ".json"
+    is_file = path.suffix in (".json", ".gguf")
+    of_hub = name[:1] not in "./~" and name.count("/") <= 1 and not name.endswith("/") and not is_file
     if not of_hub and not path.exists():
-        what = "file" if path.suffix == ".json" else "folder"
+        what = "file" if is_file else "folder"
         raise InputError(f"model {name!r} cannot be loaded: there is no such {what}")
 
 
