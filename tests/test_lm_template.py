@@ -9,7 +9,7 @@ import pytest
 
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
-from internalize.lm.evaluation.evaluate import ask as ask_model
+from internalize.lm.evaluation.ask import ask as ask_model
 from internalize.lm.evaluation.evaluate import open_subject
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.template import ICOT, TEMPLATES, Template, get_template
