@@ -1,4 +1,4 @@
-"""`lm eval` and `internalize.lm.ask`: models are asked as they were trained, and answers are counted."""
+"""`lm eval`: models are asked as they were trained, and answers are counted."""
 
 import json
 import socket
@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from internalize import lm
 from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import write_examples
 from internalize.lm.data.tasks import get_task
 from internalize.lm.evaluation.evaluate import Subject, evaluate, open_subject
 from internalize.lm.options import CurriculumOptions
-from internalize.lm.training.generation import Answers, generate_answers
+from internalize.lm.training.generation import Answers
 from internalize.lm.training.models import PromptSpec, load_model, save_model
 from internalize.lm.training.train import train
 from internalize.storage.runs import Run
@@ -42,7 +41,7 @@ def test_result_has_the_keys_of_the_contract(folder: Path, tmp_path: Path, forbi
     found = ask(f"lm eval --model {folder} --examples 20 --stages all --chain --out {tmp_path / 'out'}")
     assert found.keys() == {
         *("exact_match", "exact_match_low", "exact_match_high", "word_match", "examples"),
-        *("examples_per_second", "generated_tokens"),
+        *("examples_per_second", "generated_tokens", "answer", "written"),
         *("stages", "chain_exact_match", "chain_without_room", "chain_examples_per_second", "speedup"),
         "seconds",
     }
@@ -55,8 +54,36 @@ def test_result_has_the_keys_of_the_contract(folder: Path, tmp_path: Path, forbi
     rows = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text().splitlines()]
     assert len(rows) == 20
     assert sum(row["right"] for row in rows) / 20 == found["exact_match"]
-    assert all(row["right"] == (row["generated"] == row["answer"]) for row in rows)
+    for row in rows:
+        assert row["right"] == (row["generated"] == row["answer"])
+        assert row["text"], "what the model wrote is kept, even if no answer can be read"
+        assert row["generated"] is None or f"#### {row['generated']}" in row["text"]
+        assert row["chain_right"] == (row["chain_generated"] == row["answer"])
+    assert any(row["generated"] is None for row in rows)
+    assert sum(row["chain_right"] for row in rows) / 20 == found["chain_exact_match"]
+    prompt, steps, answer = 9 + 1, 2, 3  # the bits and a separator; the chain; a separator, the answer, the end
+    assert found["written"] | {"flops": 0} == {"given_tokens": prompt, "generated_tokens": steps + answer, "flops": 0}
+    assert found["answer"] | {"flops": 0} == {"given_tokens": prompt + steps, "generated_tokens": answer, "flops": 0}
     assert "exact match" in call(f"lm eval --model {folder} --examples 20").out
+
+
+def test_slots_that_cost_more_than_the_chain_are_mentioned(tmp_path: Path):
+    """So do `lm plan`, `lm train` and `lm eval`, and none of them with as many slots as the median chain has tokens."""
+    lines = [f"{i} {i + 1}||{'<<1+1=2>> ' * (40 if i % 10 == 0 else 2)}#### {i % 3}" for i in range(60)]
+    (tmp_path / "data.txt").write_text("\n".join(lines) + "\n")
+    size = "--layers 1 --width 8 --heads 1 --batch 4 --steps 2 --eval-examples 4 --warmup 1"
+    data = f"--data {tmp_path / 'data.txt'}"
+    for slots, warns in (("longest", True), ("p50", False)):
+        out = tmp_path / slots
+        said = [
+            call(f"lm plan {data} {size} --slots {slots} --methods adaptive cot").err,
+            call(f"lm train {data} {size} --slots {slots} --out {out}").err,
+            call(f"lm eval --model {out} {data}").err,
+        ]
+        for line in said:
+            assert ("costs more than one with its chain written: 40 slots" in line) == warns, line
+        assert ("adaptive: an answer" in said[0]) == warns
+        assert "cot: an answer" not in said[0]
 
 
 def test_a_foreign_model_is_asked_as_the_options_say(folder, tmp_path):
@@ -131,25 +158,3 @@ def test_a_run_knows_what_it_held_out(tmp_path):
     assert len(subject.examples) == result["examples"]
     with pytest.raises(InputError, match="only its run folder knows what was held out"):
         open_subject(tmp_path / "run" / "model")
-
-
-def test_questions_without_answers(folder: Path, tmp_path: Path):
-    """A question without a known answer is asked like any other."""
-    subject = open_subject(folder, examples=30)
-    questions = [example.question for example in subject.examples]
-    known = generate_answers(subject.model, subject.text, subject.stages, subject.examples, subject.stages.last)
-    assert lm.ask(folder, questions, batch=7) == known.answers
-    cut = generate_answers(subject.model, subject.text, subject.stages, subject.examples, 1, longest=1)
-    assert cut.generated_tokens == len(questions)
-    assert lm.ask(folder, []) == []
-    for asked, longest, message in (
-        (["0 1 banana"], 9, "banana"),
-        ([" "], 9, "the question is empty"),
-        (questions, 0, "longest=0 must be at least 1"),
-    ):
-        with pytest.raises(InputError, match=message):
-            lm.ask(folder, asked, longest=longest)
-    with pytest.raises(InputError, match="is not a folder"):
-        lm.ask(tmp_path / "none", ["0 1"])
-    with pytest.raises(InputError, match="internalize.json"):
-        lm.ask(tmp_path, ["0 1"])

@@ -7,8 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig
 
-from internalize.lm.options import LmModelOptions
+from internalize.lm.options import CurriculumOptions, LmMethod, LmModelOptions
+from internalize.lm.stages.removal import TextStages
+from internalize.lm.training.answer_costs import AnswerCosts, answer_costs
 from internalize.lm.training.flops import Gpu, ModelSize, model_size
+from tests.lm_core import chain
 
 CONFIGS = {
     "gpt2": GPT2Config(vocab_size=11, n_positions=16, n_embd=8, n_layer=2, n_head=2),
@@ -86,3 +89,24 @@ def test_formulas_by_hand():
     assert size.answer_flops(3, 4) == 2 * (100 * 6 + 10 * 4) + 4 * 2 * 4 * (9 + 4 + 5 + 6)
     assert size.answer_flops(3, 1) == 2 * (100 * 3 + 10) + 4 * 2 * 4 * 9
     assert Gpu(100.0, 0.5).hours(360_000) == 2.0
+
+
+def test_slots_cost_more_than_they_save_if_there_are_many():
+    """Chains of 2 and 4 tokens: 3 slots are as many as are saved, and 9 cost more. Writing is not compared with itself."""
+    size = ModelSize(parameters=110, embedding=0, body=100, head=10, adapters=0, layers=1, attention_width=4)
+    chains = [chain(2), chain(4)]
+
+    def found(method: LmMethod, slots: int) -> AnswerCosts:
+        return answer_costs(size, TextStages.measure(CurriculumOptions(method, slots=slots), [chain(9)], 0), chains)
+
+    costs = found("icot-steps", 3)
+    assert (costs.answer.given_tokens, costs.answer.generated_tokens) == (6, 3)
+    assert (costs.written.given_tokens, costs.written.generated_tokens) == (3, 6)
+    assert costs.written.flops == (size.answer_flops(3, 5) + size.answer_flops(3, 7)) / 2
+    assert costs.warning is None
+    line = found("icot-steps", 9).warning
+    assert line is not None
+    assert "9 slots, 3 generated tokens" in line
+    assert "not 6 generated tokens" in line
+    assert found("cot", 9).warning is None
+    assert answer_costs(size, TextStages.measure(CurriculumOptions(), [chain(9)], 0), [chain()]).warning is None

@@ -96,6 +96,25 @@ def test_a_resumed_run_may_have_other_checkpoint_steps(tmp_path: Path):
     assert stopped_run(tmp_path, 18, checkpoint_steps=2, resume=True).name == "checkpoint-16"
 
 
+def test_a_run_of_an_earlier_version_keeps_its_slots(tmp_path: Path):
+    """Its config has no number of slots, because the longest chain gave it. Today's default continues it."""
+    lines = [f"{i} {i + 1}||{'<<1+1=2>> ' * (1 + i % 4)}#### {i % 3}" for i in range(80)]
+    (tmp_path / "data.txt").write_text("\n".join(lines) + "\n")
+    options = replace(TINY, data=str(tmp_path / "data.txt"), eval_examples=8, test_examples=8)
+    for name in ("earlier", "whole"):
+        train(replace(options, slots=None, steps=24), 0, Run(tmp_path / name))
+    earlier = Run(tmp_path / "earlier")
+    assert earlier.config["slots"] is None
+    (earlier.path / "result.json").unlink()
+    train(options, 0, earlier, resume=True)
+    assert content(earlier) == content(Run(tmp_path / "whole"))
+    train(options, 0, Run(tmp_path / "today"))
+    assert content(earlier) != content(Run(tmp_path / "today"))
+    assert Run(tmp_path / "today").config["slots"] == "p50"
+    with pytest.raises(InputError, match="its slots is None, not 'p90'"):
+        train(replace(options, slots="p90"), 0, earlier, resume=True)
+
+
 def test_killed_after_an_early_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A run that was killed after --stop-at ended its training, but before its result, does not train further."""
     options = replace(TINY, steps=40, method="none", stop_at=0.01, consolidate=10, eval_every=5)

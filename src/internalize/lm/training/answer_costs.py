@@ -1,7 +1,8 @@
 """The cost of an answer with the whole chain hidden, beside that of an answer with its chain written.
 
-A slot costs as much as a written token, except for the output head. So hidden answers cost more than written ones if
-there are many more slots than the average chain has tokens.
+A slot costs about as much as a written token: less in the output head, more in attention, which `flops.py` counts in
+full for tokens that are given. So hidden answers cost more if there are many more slots than the average chain has
+tokens.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ class AnswerCost:
     generated_tokens: float
     flops: float
 
+    @property
+    def tokens(self) -> float:
+        """The number of tokens that the model reads or writes."""
+        return self.given_tokens + self.generated_tokens
+
 
 @dataclass(frozen=True)
 class AnswerCosts:
@@ -32,9 +38,14 @@ class AnswerCosts:
 
     @property
     def warning(self) -> str | None:
-        """A line that says that hiding the chain costs more than writing it, or None."""
+        """A line that says that hiding the chain costs more than writing it, or None.
+
+        It takes more tokens and more operations. Data without chains have nothing to compare with.
+        """
         hidden, written = self.answer, self.written
-        if hidden.flops <= written.flops or hidden.generated_tokens >= written.generated_tokens:
+        if hidden.flops <= written.flops or hidden.tokens <= written.tokens:
+            return None
+        if hidden.generated_tokens >= written.generated_tokens:
             return None
         return (
             f"an answer with its chain hidden costs more than one with its chain written: "
