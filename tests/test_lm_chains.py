@@ -194,5 +194,5 @@ def test_slot_token_mistakes(tokenizer, wrong: str):
 def test_no_end_token():
     tokenizer = word_tokenizer(EXAMPLES)
     tokenizer.eos_token = None
-    with pytest.raises(InputError, match="no end token"):
+    with pytest.raises(InputError, match="the tokenizer .* has no end token"):
         TextFormat(tokenizer)

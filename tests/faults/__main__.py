@@ -74,7 +74,8 @@ FAMILIES: Final[dict[str, list[Part]]] = {
     "structures": [
         Part(partial(wrong_structures.change_structures, kind), 400 if kind == "language models" else 200, 2)
         for kind in foreign_folders.KINDS
-    ],
+    ]
+    + [Part(wrong_structures.change_gguf, 100, 2)],
     "environments": [Part(partial(surroundings.put_into, variables), 60, 1) for variables in (1, 2)],
     "workers": [Part(partial(on_command, "workers", name), 10, int(name == IN_PROCESSES[0])) for name in IN_PROCESSES],
     "foreign": [Part(foreign_folders.visit_report, 160, 2)],

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Final, get_args
 
 from internalize.commands import cli
 from internalize.errors import MACHINE, NOT_WRITTEN
-from tests.faults.child_process import Around, Limit, Stream
+from tests.faults.child_process import PATIENCE, Around, Limit, Stream
 from tests.faults.harness import LIMIT, Answer, Outcome, complaints, outcome
 from tests.faults.line_strategies import commands
 from tests.faults.small_commands import COMMANDS, IN_PROCESSES, Undisturbed, timeless_json
@@ -218,15 +219,18 @@ _ASKED: Final = (
 
 def put_into(variables: int, count: int, seed: int, folder: Path) -> Iterator[Outcome]:
     """Give commands an environment with so many odd variables, ``count`` times: the answer is the usual one, or a refusal."""
-    chance, usual, answers = random.Random(f"{variables} {seed}"), Usual(folder), dict[str, Answer]()
+    chance, usual = random.Random(f"{variables} {seed}"), Usual(folder)
+    answers, times = dict[str, Answer](), dict[str, float]()
     for number, variable in enumerate(drawn(sorted(_VALUES), count, chance)):
         names = [variable, *chance.sample(sorted(_VALUES.keys() - {variable}), variables - 1)]
         changed = {each: chance.choice(_VALUES[each]) for each in names}
         name, out = _ASKED[number % len(_ASKED)], folder / f"odd-{number}"
         command = usual(name, "--json")
         if name not in answers:
-            answers[name] = _ask(command, folder / "usual" / name, {})
-        answer = _ask(command, out, changed)
+            began = time.monotonic()
+            answers[name] = _ask(command, folder / "usual" / name, {}, PATIENCE)
+            times[name] = time.monotonic() - began  # of importing most of all, on a machine that may be busy
+        answer = _ask(command, out, changed, 1.5 * LIMIT + 2 * times[name])
         wrong = complaints(command.argv(out), answer, noise=True)
         if not wrong and answer.status not in (answers[name].status, cli.WRONG):
             wrong.append(f"status {answer.status}, not {answers[name].status}")
@@ -242,8 +246,8 @@ def put_into(variables: int, count: int, seed: int, folder: Path) -> Iterator[Ou
 _HOW_MANY: Final = {1: "one variable", 2: "pairs of variables"}
 
 
-def _ask(command: Undisturbed, out: Path, changed: Mapping[str, str | None]) -> Answer:
-    """The answer of a command in a process that begins in a changed environment."""
+def _ask(command: Undisturbed, out: Path, changed: Mapping[str, str | None], seconds: float) -> Answer:
+    """The answer of a command in a process that begins in a changed environment, and has this time."""
     rooms = {"HOME": out / "home", "TMPDIR": out / "tmp", "": out / "cwd"}
     for room in rooms.values():
         room.mkdir(parents=True)
@@ -259,7 +263,7 @@ def _ask(command: Undisturbed, out: Path, changed: Mapping[str, str | None]) -> 
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=1.5 * LIMIT,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as late:

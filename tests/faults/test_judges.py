@@ -157,8 +157,8 @@ def test_an_environment_is_changed(tmp_path: Path):
     """The interpreter itself refuses to begin with this one, and the command never sees it."""
     command = Undisturbed.__new__(Undisturbed)
     command.command, command.made, command.more = COMMANDS["a mistake"], tmp_path, ()
-    assert surroundings._ask(command, tmp_path / "a", {"PYTHONUTF8": None}).status == 2
-    assert surroundings._ask(command, tmp_path / "b", {"PYTHONUTF8": "x"}).status == 1
+    assert surroundings._ask(command, tmp_path / "a", {"PYTHONUTF8": None}, 45.0).status == 2
+    assert surroundings._ask(command, tmp_path / "b", {"PYTHONUTF8": "x"}, 45.0).status == 1
 
 
 # What others put into folders

@@ -18,9 +18,11 @@ from safetensors.torch import load
 
 from internalize.commands import cli
 from internalize.lm.data.readers import read_examples, write_examples
+from tests.faults.child_process import Child
 from tests.faults.foreign_folders import Subject, subjects, tree
-from tests.faults.harness import Outcome, outcome
+from tests.faults.harness import LIMIT, Outcome, complaints, outcome
 from tests.faults.sandbox import PAGE_RESULTS
+from tests.gguf_models import tiny_gguf
 from tests.lm_runs import forget_digests
 
 # JSON
@@ -291,3 +293,78 @@ _ALSO: Final[dict[str, dict[str, Callable[[Path], None]]]] = {
     "lm data": {"as text": _as_text},
 }
 """What we read although no command of ours leaves it."""
+
+
+# GGUF, which no command of ours writes
+
+_GGUF_READERS: Final = (
+    "lm plan --data parity:n=10,k=4 --steps 8 --eval-examples 2 --test-examples 2",
+    "lm train --data parity:n=10,k=4 --batch 4 --steps 1 --eval-examples 2 --test-examples 2",
+)
+_GGUF_NUMBERS: Final = (
+    0,
+    1,
+    2,
+    3,
+    8,
+    9,
+    10,
+    13,
+    255,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**62,
+    2**63,
+    2**64 - 1,
+)
+_GGUF_KEYS: Final = (
+    *(b"block_count", b"context_length", b"embedding_length", b"feed_forward_length", b"head_count", b"head_count_kv"),
+    *(b"vocab_size", b"dimension_count", b"layer_norm_rms_epsilon", b"bos_token_id", b"eos_token_id", b".tokens"),
+)
+
+
+def _gguf(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
+    """Change the header: a number of the config, a byte, a number, or bytes that are missing or too many."""
+    changed, at = bytearray(whole), chance.randrange(whole.index(b"output_norm"))
+    number = chance.choice(_GGUF_NUMBERS)
+    match chance.randrange(5):
+        case 0:
+            key = chance.choice(_GGUF_KEYS)
+            at = whole.index(key) + len(key) + 4
+            changed[at : at + 4] = struct.pack("<I", number % 2**32)
+            return bytes(changed), f"{key.decode()} is {number % 2**32}"
+        case 1:
+            changed[at] = chance.randrange(256)
+            return bytes(changed), f"byte {at} is {changed[at]}"
+        case 2:
+            size = chance.choice((4, 8))
+            changed[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+            return bytes(changed), f"the {size} bytes at {at} are {number % 2 ** (8 * size)}"
+        case 3:
+            size = chance.randrange(1, 40)
+            del changed[at : at + size]
+            return bytes(changed), f"{size} bytes at {at} are missing"
+        case _:
+            more = chance.choice((b"\0" * 8, b"\xff" * 8, b"\x1b[31m", b"\xed\xa0\x80", b"x" * 1000))
+            changed[at:at] = more
+            return bytes(changed), f"{more[:8]!r} is inserted at {at}"
+
+
+def change_gguf(count: int, seed: int, folder: Path) -> Iterator[Outcome]:
+    """Change the header of a GGUF file, ``count`` times, and let a command read it."""
+    chance = random.Random(f"gguf {seed}")
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = tiny_gguf(folder / "whole.gguf").read_bytes()
+    for number in range(count):
+        out = folder / f"changed-{number}"
+        out.mkdir()
+        content, how = _gguf(whole, chance)
+        (out / "model.gguf").write_bytes(content)
+        argv = [*chance.choice(_GGUF_READERS).split(), "--model", str(out / "model.gguf"), "--out", str(out / "new")]
+        argv += chance.choice(([], ["--json"]))
+        ended = Child(argv, out).wait(2 * LIMIT)
+        wrong = complaints(argv, ended.answer, "model.gguf", out.name, "the loss is nan")  # weights read from elsewhere
+        yield outcome("wrong structures: GGUF files", f"{how} in {out}; then `{' '.join(argv)}`", wrong, out)

@@ -42,7 +42,10 @@ class TextFormat:
         self.unit: Unit = unit
         self.template = template
         if tokenizer.eos_token_id is None:
-            raise InputError("the tokenizer has no end token (eos_token), so a model could not end its answer")
+            name = tokenizer.name_or_path
+            raise InputError(
+                f"the tokenizer {name!r} has no end token (eos_token), so a model could not end its answer"
+            )
         self.end: int = tokenizer.eos_token_id
         self.pad: int = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.slot_token = slot_token or tokenizer.pad_token or tokenizer.eos_token
