@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from internalize.commands.common_options import CommonOptions, KeptOption, SeedOption, ThreadsOption, command
 from internalize.commands.console import say, use_device
@@ -33,7 +33,10 @@ class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
       internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
     """
 
+    TITLE: ClassVar = "Certificates"
+
     threads: int | None = 1
+    """Threads per process. Results are bit-for-bit reproducible for a fixed number."""
     link: str = "cosine"
     """Link function: cosine (the paper's) or quartic."""
     epsilon: float | None = None
@@ -57,7 +60,9 @@ class Certify(TreeOptions, KeptOption, SeedOption, ThreadsOption):
             config |= {**own, "run": str(self.run), "epsilon": world.epsilon}
         with self.keeping("certify", config) as keep:
             keep(found)
-        return show_certificates(self, found)
+        status = show_certificates(self, found)
+        self.suggest("paper")
+        return status
 
     def _world(self) -> "World":
         from internalize.parity.certificates import World

@@ -1,7 +1,7 @@
 """`internalize lm data`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -30,6 +30,8 @@ class LmData(SeedOption):
       internalize lm data --data hops:hops=8,seed=3 --count 3 --json
       internalize lm data --check test.jsonl
     """
+
+    TITLE: ClassVar = "Data"
 
     data: Annotated[
         str, tyro.conf.arg(help=f"Task to write examples of, with its options or its defaults: {usage()}.")
@@ -82,6 +84,7 @@ class LmData(SeedOption):
                 print_json({"data": source.spec, "stream": self.stream, "examples": found})
             else:
                 print_text("\n".join(map(text_line, examples)))
+            self.suggest("lm plan --data", self.data)
             return 0
         try:
             write_examples(self.out, examples)
@@ -92,7 +95,7 @@ class LmData(SeedOption):
             print_json({"data": source.spec, "stream": self.stream, "count": count, "out": str(self.out)})
         else:
             say(f"{count} examples of {source.spec} are in {self.out}")
-            self.suggest(f"lm plan --data {self.out}")
+            self.suggest("lm plan --data", self.out)
         return 0
 
     def _check(self, path: Path) -> int:
@@ -122,5 +125,5 @@ class LmData(SeedOption):
         facts = {names.get(name, name): value for name, value in found.items()}
         self.show_facts({"file": str(path), **found, "bad": bad}, facts)
         if not bad:
-            self.suggest(f"lm plan --data {path}")
+            self.suggest("lm plan --data", path)
         return 1 if bad else 0

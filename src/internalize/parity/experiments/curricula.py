@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import tyro
 
@@ -49,6 +49,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class CompareOptions:
     """What is compared, and the settings that all runs share. The settings of AdamW are the paper's."""
+
+    TITLE: ClassVar = "Comparison"
 
     # The command line has its own options for these three.
     sizes: Annotated[tuple[tuple[int, int], ...], tyro.conf.Suppress] = ((30, 16),)
@@ -173,8 +175,8 @@ def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line
     for row in found:
         if row.idle_stages:
             say(
-                f"n={row.n} k={row.k} {row.optimizer}: {row.idle_stages} of the {row.stages} stages of "
-                f"{row.method} are idle, because their level is learned already"
+                f"n={row.n} k={row.k} {row.optimizer} {row.method}: {row.idle_stages} of {row.stages} stages idle; an "
+                "earlier stage had learned their level"
             )
     keep_rows(folders.out, [row.to_json() for row in found])
     return found
