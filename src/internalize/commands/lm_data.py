@@ -118,11 +118,14 @@ class LmData(SeedOption):
         if bad and not self.json:
             print_table(bad, ("line", "reason"))
         names = {
+            "steps": "steps of all chains",
             "longest_chain": "steps of the longest chain",
             "levels_from": "levels come from",
             "levels": "largest number of levels",
         }
         facts = {names.get(name, name): value for name, value in found.items()}
+        if levels in ("steps", "tokens"):
+            facts["levels come from"] = f"nowhere; half of the remaining {levels} are hidden at a time"
         self.show_facts({"file": str(path), **found, "bad": bad}, facts)
         if not bad:
             self.suggest("lm plan --data", path)
