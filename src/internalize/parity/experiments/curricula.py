@@ -156,7 +156,7 @@ class LatencyRow:
 
 
 def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[CurriculumRow]:
-    """Run what is missing, and return a row per size, optimizer and method.
+    """Make the missing runs, and return a row per size, optimizer and method.
 
     The runs are in ``out/curricula``, and the rows are also in ``out/rows.json``.
 
