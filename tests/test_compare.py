@@ -114,7 +114,7 @@ def test_finished_runs_are_not_trained_again(out: Path):
     found = json.loads(said.out)
     assert set(found) == {"rows", "failed", "out"}
     assert (found["out"], found["failed"], len(found["rows"])) == (str(out), [], 8)
-    assert "n=8 k=4 adamw: 1 of the 3 stages of icot are idle" in said.err
+    assert "n=8 k=4 adamw icot: 1 of 3 stages idle" in said.err
     assert finish_times(out) == before
     refused(f"{COMMAND} --out {out} --resume --steps 41", "holds another run: its steps is 40, not 41")
 

@@ -305,12 +305,12 @@ def test_refusals(changed: dict[str, Any], arguments: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize(
-    ("flops", "utilisation", "message"),
-    [(0.0, 0.4, "gpu_flops=0.0"), (math.inf, 0.4, "gpu_flops=inf"), (1.0, 0.0, "utilisation=0.0"), (1.0, 1.1, "1.1")],
+    ("flops", "utilization", "message"),
+    [(0.0, 0.4, "gpu_flops=0.0"), (math.inf, 0.4, "gpu_flops=inf"), (1.0, 0.0, "utilization=0.0"), (1.0, 1.1, "1.1")],
 )
-def test_impossible_gpus(flops: float, utilisation: float, message: str):
+def test_impossible_gpus(flops: float, utilization: float, message: str):
     with pytest.raises(InputError, match=message):
-        Gpu(flops, utilisation)
+        Gpu(flops, utilization)
 
 
 def test_models_that_cannot_be_planned(tmp_path: Path):

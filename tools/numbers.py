@@ -4,11 +4,11 @@ A number on a page is `<span data-n="NAME">0.91</span>`. Spans are invisible in 
 wrapped inside them; an HTML comment at the start of a line would end the paragraph. The name says where the number
 comes from:
 
-    lm-scattered/adaptive/exact_match:.3f             the stored result lm-scattered, its row of a method, a key, a
-    format compare/curricula,adamw,icot,n=30/steps_to_99     a row with these words among its values and this n
-    lm-parity-30/icot/each/seed=2/explicit:spaced     a row of a row lm.options/LmTrainOptions/patience                a
-    constant of the package siblings/30:point.2f                              a function of numbers_parity.py or
-    numbers_language.py, with its arguments
+    lm-scattered/adaptive/exact_match:.3f       the stored result lm-scattered, its row of a method, a key, a format
+    compare/curricula,adamw,icot,n=30/stages    a row with these words among its values and this n
+    lm-parity-30/icot/each/seed=2/explicit      a row of a row
+    lm.options/LmTrainOptions/patience          a constant of the package
+    siblings/30:point.2f                        a function of numbers_parity.py or numbers_language.py, with its arguments
 
 Formats are Python's and a few more, see `written`.
 """

@@ -161,3 +161,15 @@ def hidden_at_four() -> Json:
     """Return the number of tokens at 4 × 4, and of those that linear ICoT has hidden."""
     row = _of_method("lm-multiply-4", "icot")
     return {"all": row["stages"] - 1, "linear": len(row["each"][0]["steps"]) - 1}
+
+
+def generation_speed() -> list[float]:
+    """Return the smallest and largest median speed-up of batched generation."""
+    return _span([row["median"] for row in stored("lm-generation")["rows"]])
+
+
+def attention_models() -> Row:
+    """Return how many models were certified, and on how many of them both statements about attention hold."""
+    about = [row for row in stored("lm-certify")["rows"] if row["statement"] in ("child-attention", "child-mass")]
+    models = {row["model"] for row in about}
+    return {"all": len(models), "carried": len(models - {row["model"] for row in about if row["verdict"] != "holds"})}

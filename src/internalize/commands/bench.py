@@ -1,6 +1,6 @@
 """`internalize bench`."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from internalize.commands.common_options import RunOptions, SeedOption, ThreadsOption, command
 from internalize.commands.console import Flag, available_cores, use_device
@@ -24,6 +24,8 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
       internalize bench --full --out runs/bench-full
       internalize bench --profile train
     """
+
+    TITLE: ClassVar = "Measurements"
 
     only: tuple[str, ...] = ()
     """Measure only the ratios whose names start with one of these: solve_over_matmul, literal_over_level,
@@ -56,6 +58,7 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
             if self.out is not None:
                 keep_profile(self.out, self.profile, rows)
             self.show({"profile": self.profile, "rows": rows}, rows, ("function", "calls", "cpu_seconds", "share"))
+            self.suggest("bench")
             return 0
         sizes = FULL if self.full else Sizes()
         measurements = chosen(all_measurements(sizes, self.seed, threads), self.only)
@@ -70,6 +73,7 @@ class Bench(RunOptions, SeedOption, ThreadsOption):
                 report=progress.show,
             )
         self.show(found, [shown(own.name, found[own.name]) for own in measurements], COLUMNS)
+        self.suggest("bench --profile", "solve")
         return 0
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from internalize.commands.common_options import CommonOptions, KeptOption, SeedOption, ThreadsOption, command
 from internalize.commands.console import say, use_device
@@ -33,6 +33,8 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
       internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
     """
 
+    TITLE: ClassVar = "Certificates"
+
     threads: int | None = 1
     epsilon: float | None = None
     """ε of Theorem 1. Default: 1, or the run's own."""
@@ -55,7 +57,9 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
             config |= {**own, "run": str(self.run), "epsilon": world.epsilon}
         with self.keeping("certify", config) as keep:
             keep(found)
-        return show_certificates(self, found)
+        status = show_certificates(self, found)
+        self.suggest("paper")
+        return status
 
     def _world(self) -> "World":
         from internalize.parity.certificates import World

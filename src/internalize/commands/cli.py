@@ -136,7 +136,7 @@ def run() -> NoReturn:
 
 _RENAMED: Final[dict[str, dict[str, str]]] = {
     "compare": {"--of": "--study"},
-    "lm plan": {"--by": "--updates-from"},
+    "lm plan": {"--by": "--updates-from", "--utilisation": "--utilization"},
     "paper": {"--processes": "--jobs"},
     "predict": {"--K": "--amplitude"},
     "solve": {"--K": "--amplitude", "--update": "--gradients"},
@@ -202,7 +202,7 @@ def _command_name(argv: Sequence[str]) -> str | Notice:
         (title,) = (title for title, commands in COMMANDS.items() if family[0] in commands)
         return Notice(overview({title: {name: _BY_NAME[name] for name in family}}, FAMILIES[argv[0]], NOTES))
     wrong = " ".join(argv[:2] if family else argv[:1])
-    guess = _guess(wrong, family or [*_BY_NAME, *FAMILIES])
+    guess = _guess(wrong, family or [*_BY_NAME, *FAMILIES, "--help", "--version"])
     raise InputError(f"{wrong!r} is not a command{guess}; see internalize{' ' + argv[0] if family else ''} --help")
 
 
@@ -223,7 +223,19 @@ def _first_sentence(box: str) -> str:
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     body = dropwhile(_is_rule, filter(None, lines[1:]))
     message = " ".join(takewhile(lambda line: not _is_rule(line), body))
-    return re.sub(r"^Error parsing __tyro\S*: ", "", message).rstrip(".")  # tyro's internal name for the command
+    for pattern, words in _TYRO:
+        message = re.sub(pattern, words, message)
+    return message.rstrip(".")
+
+
+_TYRO: Final = (
+    (r"^Error parsing __tyro\S*: ", ""),  # its internal name for the command
+    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 \2 is not an integer"),
+    (r"^Error parsing (\S+): could not convert string to float: (.*)", r"\1 \2 is not a number"),
+    (r"^Missing from internalize [a-z ]+: (\S+) .*", r"\1 is missing"),
+    (r"^Missing value for argument '(\S+)'.*", r"\1 needs a value"),
+)
+"""Patterns of tyro's messages, and what we say instead."""
 
 
 def _is_rule(line: str) -> bool:

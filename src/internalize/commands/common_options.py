@@ -4,6 +4,7 @@ Commands inherit these classes. A command repeats an inherited option only to ch
 """
 
 import inspect
+import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,10 +56,10 @@ class CommonOptions:
         else:
             print_facts(facts)
 
-    def suggest(self, command: str) -> None:
-        """Suggest the next command on standard error, except with --json."""
+    def suggest(self, command: str, *words: object) -> None:
+        """Suggest the next command on standard error, except with --json. The words are quoted for a shell."""
         if not self.json:
-            say(f"next: internalize {command}")
+            say(f"next: internalize {' '.join([command, *(shlex.quote(str(word)) for word in words)])}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,4 +209,7 @@ class StudyOptions(RunOptions, JobsOption):
             say(line)
         if any(isinstance(failure["reason"], KilledReason) for failure in found["failed"]):
             return MACHINE
-        return WRONG if found["failed"] else 0
+        if found["failed"]:
+            return WRONG
+        self.suggest("runs", found["out"])
+        return 0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import tyro
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Study = Literal["curricula", "latency", "ablations", "gates", "simplifications"]
 COLUMNS: dict[Study, tuple[str, ...]] = {
     "curricula": (
-        *("n", "k", "optimizer", "method", "lr", "accuracy", "95 %", "solved", "stages", "idle_stages"),
-        *("steps_to_99", "samples_to_99", "seconds_to_99", "passes", "latency_ms", "latency_ms_1000"),
+        *("n", "k", "optimizer", "method", "solved", "steps_to_99", "samples_to_99", "stages", "idle_stages"),
+        *("lr", "accuracy", "95 %", "seconds_to_99", "passes", "latency_ms", "latency_ms_1000"),
     ),
     "latency": ("n", "k", "by", "batch", "passes", "latency_ms", "95 %", "repeats"),
     "ablations": ("n", "k", "optimizer", "what", "accuracy", "95 %", "solved", "breaks", "turned"),
@@ -51,6 +51,8 @@ class Compare(StudyOptions):
       internalize compare --study gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
       internalize compare --study latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64
     """
+
+    TITLE: ClassVar = "Comparison"
 
     options: tyro.conf.OmitArgPrefixes[CompareOptions] = field(default_factory=CompareOptions)
     study: Study = "curricula"

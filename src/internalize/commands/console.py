@@ -128,12 +128,12 @@ def format_cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        if name.startswith("seconds"):
+        if name.startswith("seconds") or name == "GPU time":
             return _duration(value)
         if name.startswith("latency_ms"):
             return f"{value:.3g} ms"
         if name in ("tokens", "flops", "operations", "operations per answer"):
-            return _with_prefix(value, "" if name == "tokens" else "FLOP")
+            return with_prefix(value, "" if name == "tokens" else "FLOP")
         if isinstance(value, float):
             return f"{value:.4g}"
     if isinstance(value, list | tuple):
@@ -147,7 +147,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
-def _with_prefix(value: float, unit: str) -> str:
+def with_prefix(value: float, unit: str = "") -> str:
     """Return a large number with a prefix: 7.2 M, 1.7 TFLOP."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:

@@ -6,6 +6,7 @@ help is made here, from the same dataclasses: their fields, the docstrings of th
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -159,9 +160,10 @@ def _width() -> int:
 
 
 def _shell_line(line: str) -> str:
-    """Return a line of the examples, wrapped to the terminal with backslashes."""
-    parts = textwrap.wrap(line, _width() - 2, subsequent_indent="      ", break_on_hyphens=False)
-    return " \\\n".join(parts)
+    """Return a line of the examples, wrapped to the terminal with backslashes; an option stays with its first value."""
+    joined = re.sub(r"(?<= )(--[\w-]+) (?=[^-])", "\\1\u00a0", line)
+    parts = textwrap.wrap(joined, _width() - 2, subsequent_indent="      ", break_on_hyphens=False)
+    return " \\\n".join(parts).replace("\u00a0", " ")
 
 
 def paragraphs(command: type) -> list[str]:

@@ -1,13 +1,14 @@
 """`internalize lm certify`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
 from internalize.commands.certify import show_certificates, violated_first
 from internalize.commands.common_options import DeviceOptions, KeptOption, SeedOption, command
 from internalize.commands.console import say, use_device
+from internalize.commands.lm_probe import probeable
 
 
 @command
@@ -24,6 +25,8 @@ class LmCertify(KeptOption, SeedOption, DeviceOptions):
       internalize lm certify runs/parity
       internalize lm certify runs/parity --only child-attention frozen-nodes --json
     """
+
+    TITLE: ClassVar = "Certificates"
 
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of a run of `lm train` on parity, or of a model that it wrote. Statements about stages need
@@ -52,4 +55,6 @@ class LmCertify(KeptOption, SeedOption, DeviceOptions):
             certificates = violated_first(certify(world, names, progress.show))
             found = {"data": kept.data, "examples": len(kept.examples), "certificates": certificates}
             keep(found)
-        return show_certificates(self, found)
+        status = show_certificates(self, found)
+        self.suggest("lm probe", probeable(self.run), "--figure", "figures")
+        return status

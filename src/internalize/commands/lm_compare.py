@@ -2,7 +2,7 @@
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -33,6 +33,8 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
       internalize lm compare --data multiply:digits=2 --layers 4 --advance steps --steps 4000 --seeds 0:5 --out runs/multiply
       internalize lm compare --methods icot log-icot --budget tokens --removal delete --jobs 4 --json
     """
+
+    TITLE: ClassVar = "Comparison"
 
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()

@@ -1,7 +1,7 @@
 """`internalize lm data`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -32,6 +32,8 @@ class LmData(SeedOption):
       internalize lm data --check test.jsonl
       internalize lm data --check hf:some/folder:test
     """
+
+    TITLE: ClassVar = "Data"
 
     data: Annotated[
         str, tyro.conf.arg(help=f"Task to write examples of, with its options or its defaults: {usage()}.")
@@ -84,6 +86,7 @@ class LmData(SeedOption):
                 print_json({"data": source.spec, "stream": self.stream, "examples": found})
             else:
                 print_text("\n".join(map(text_line, examples)))
+            self.suggest("lm plan --data", self.data)
             return 0
         try:
             write_examples(self.out, examples)
@@ -94,7 +97,7 @@ class LmData(SeedOption):
             print_json({"data": source.spec, "stream": self.stream, "count": count, "out": str(self.out)})
         else:
             say(f"{count} examples of {source.spec} are in {self.out}")
-            self.suggest(f"lm plan --data {self.out}")
+            self.suggest("lm plan --data", self.out)
         return 0
 
     def _check(self, path: str) -> int:
@@ -124,7 +127,7 @@ class LmData(SeedOption):
             places = [f"{p.unit} {p.line}{f' of {p.file}' * several}" for p in problems]
             print_table([{"place": place, **row} for place, row in zip(places, bad, strict=True)], ("place", "reason"))
         names = {
-            "steps": "steps in all",
+            "steps": "steps of all chains",
             "longest_chain": "steps of the longest chain",
             "without_steps": "examples without a step",
             "from_lines": SENTENCES,
@@ -134,7 +137,9 @@ class LmData(SeedOption):
         }
         special = ("from_lines", "without_system")
         facts = {names.get(name, name): value for name, value in found.items() if value or name not in special}
+        if levels in ("steps", "tokens"):
+            facts["levels come from"] = f"nowhere; half of the remaining {levels} are hidden at a time"
         self.show_facts({"file": path, **found, "bad": bad}, facts)
         if not bad:
-            self.suggest(f"lm plan --data {path}")
+            self.suggest("lm plan --data", path)
         return 1 if bad else 0

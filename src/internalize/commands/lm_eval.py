@@ -3,12 +3,13 @@
 import json
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import tyro
 
 from internalize.commands.common_options import DeviceOptions, HeldOutOption, KeptOption, SeedOption, command
 from internalize.commands.console import Flag, print_table, print_text, say, use_device
+from internalize.commands.lm_probe import probeable
 from internalize.lm.options import CurriculumOptions
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
       internalize lm eval --model runs/parity/model --data held-out.jsonl --out runs/parity-eval --json
       internalize lm eval --model some-causal-lm --data held-out.jsonl --method none
     """
+
+    TITLE: ClassVar = "Evaluation"
 
     model: Path
     """Folder of a run of `lm train`, of a model, or of any causal language model that transformers can load."""
@@ -96,7 +99,7 @@ class LmEval(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             print_table(result["stages"], tuple(result["stages"][0]))
             print_text("")
         self.show_facts(result, _facts(result))
-        self.suggest(f"lm probe {self.model}")
+        self.suggest("lm probe", probeable(self.model))
         return 0
 
     def _config(self, subject: "Subject") -> dict[str, Any]:

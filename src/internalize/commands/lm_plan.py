@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
 from internalize.commands.common_options import KeptOption, SeedOption, command
-from internalize.commands.console import print_json, print_table, print_text, say
+from internalize.commands.console import print_json, print_table, print_text, say, with_prefix
 from internalize.lm.options import LmMethod, LmTrainOptions, with_adaptive
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class PlanOptions(LmTrainOptions):
 class LmPlan(KeptOption, SeedOption):
     """Show what training will cost, before it starts.
 
-    The table has the stages, updates, tokens, operations and GPU-hours of each method, and the cost per answer. Nothing
+    The table has the stages, updates, tokens, operations and GPU time of each method, and the cost per answer. Nothing
     is trained; only the config and tokenizer of the model are read. Tokens are expected values, with replay and
     smoothing, without padding. Operations are 6 per weight and token (4 with LoRA), plus attention. For a single
     method, its stages are listed, too.
@@ -39,6 +39,8 @@ class LmPlan(KeptOption, SeedOption):
       internalize lm plan --data train.jsonl --model config.json --updates-from steps --steps 20000 --json
     """
 
+    TITLE: ClassVar = "Plan"
+
     options: tyro.conf.OmitArgPrefixes[PlanOptions] = field(default_factory=PlanOptions)
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
     """Methods to plan, with the same data, model and updates per stage. Default: icot, icot-steps, log-icot and, if
@@ -48,7 +50,7 @@ class LmPlan(KeptOption, SeedOption):
     in total, as in `lm train`; the last stage gets the rest."""
     gpu_flops: float = 312e12
     """Peak operations per second of your GPU. The default is that of an A100 in bfloat16."""
-    utilisation: float = 0.4
+    utilization: float = 0.4
     """Share of the peak that training reaches."""
     out: Path | None = None
     """Folder for plan.json. Default: nothing is written."""
@@ -63,7 +65,7 @@ class LmPlan(KeptOption, SeedOption):
         from internalize.storage.files import write_json, writing
 
         quiet_transformers()
-        gpu = Gpu(self.gpu_flops, self.utilisation)
+        gpu = Gpu(self.gpu_flops, self.utilization)
         methods = self.methods or with_adaptive(("icot", "icot-steps", "log-icot"), self.options)
         planned = plan(self.options, methods, seed=self.seed, by=self.updates_from, gpu=gpu, say=say)
         found = planned.to_json()
@@ -75,8 +77,8 @@ class LmPlan(KeptOption, SeedOption):
             print_json(found)
         else:
             _print(planned)
-            model = f" --model {self.options.model}" if self.options.model else ""
-            self.suggest(f"lm train --data {self.options.data}{model}")
+            model = ("--model", self.options.model) if self.options.model else ()
+            self.suggest("lm train --data", self.options.data, *model)
         return 0
 
 
@@ -103,7 +105,7 @@ def _print(planned: "Plan") -> None:
             "steps": method.steps,
             "tokens": method.tokens,
             "operations": method.flops,
-            "GPU-hours": method.gpu_hours,
+            "GPU time": method.gpu_hours * 3600,
             "ratio to icot": method.ratio_to_icot,
             "tokens per answer": method.answer.generated_tokens,
             "operations per answer": method.answer.flops,
@@ -117,9 +119,9 @@ def _print(planned: "Plan") -> None:
     print_table(rows, tuple(rows[0]))
     size = planned.size
     print_text(
-        f"\nThe model has {size.parameters:.4g} parameters, {size.embedding:.4g} of them embeddings. An answer with "
-        f"its chain written takes {planned.written.generated_tokens:.4g} tokens and {planned.written.flops:.4g} "
-        "operations."
+        f"\nThe model has {with_prefix(size.parameters)} parameters, {with_prefix(size.embedding)} of them embeddings. "
+        f"An answer with its chain written takes {planned.written.generated_tokens:.4g} tokens and "
+        f"{with_prefix(planned.written.flops, 'FLOP')}."
     )
     for reason in dict.fromkeys(method.reason for method in planned.methods if method.reason):
         say(f"{', '.join(method.method for method in planned.methods if method.reason == reason)}: {reason}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -27,6 +27,8 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
       internalize lm probe runs/parity --stage last --hidden 0 3 6 --json
       internalize lm probe runs/parity/model --examples 512
     """
+
+    TITLE: ClassVar = "Probe"
 
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of a run of `lm train --keep-stages`, or of a model that it wrote."""
@@ -73,7 +75,17 @@ class LmProbe(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             print_text("")
         for account in () if self.json else result["accounts"]:
             print_text(_in_words(account))
+        if self.figure is None:
+            self.suggest("lm probe", self.run, "--figure", "figures")
+        else:
+            self.suggest("lm certify" if kept.data.startswith("parity") else "lm eval --stages all --model", self.run)
         return 0
+
+
+def probeable(folder: Path) -> Path:
+    """Return what `lm probe` accepts of a run or model: of a run that has kept no stages, its final model."""
+    final = folder / "model"
+    return final if final.is_dir() and not (folder / "stages").is_dir() else folder
 
 
 _COLUMNS = (

@@ -88,7 +88,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
             stop_at, made = self.options.stop_at, results[0]["steps"]
             if stop_at is not None and not self.seeds and made < self.options.steps:
                 say(f"stopped after {made} updates: exact match reached {stop_at:g} with the whole chain hidden")
-            self.suggest(f"lm eval --model {next(iter(runs.values())).path} --stages all --chain")
+            self.suggest("lm eval --stages all --chain --model", next(iter(runs.values())).path)
         return 0
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 from pathlib import Path
+from typing import ClassVar
 
 from internalize.commands.common_options import JobsOption, SeedOption, command
 from internalize.commands.console import Flag, available_cores, print_json, print_text, say
@@ -25,6 +26,8 @@ class Paper(JobsOption, SeedOption):
       internalize paper --out elsewhere --jobs 8
       internalize paper --full
     """
+
+    TITLE: ClassVar = "Report"
 
     out: Path = Path("report")
     """Folder of the page. Its runs are in runs/, those of --full in full/."""
@@ -50,6 +53,7 @@ class Paper(JobsOption, SeedOption):
         else:
             say(f"{len(result['figures'])} figure files and the page are written in {result['seconds']} s")
             print_text(result["report"])
+            self.suggest("runs", self.out / "runs")
         if not result["holds"]:
             say("not every claim of the paper holds on these runs; the page says which")
         return 0 if result["holds"] else 1

@@ -1,7 +1,7 @@
 """`internalize predict`."""
 
 from dataclasses import asdict, field
-from typing import Any
+from typing import Any, ClassVar
 
 import tyro
 
@@ -25,6 +25,8 @@ class Predict(KeptOption, SeedOption):
       internalize predict --n 30 --k 16 --grid 1 --amplitude 8 --json
     """
 
+    TITLE: ClassVar = "Prediction"
+
     options: tyro.conf.OmitArgPrefixes[StepOptions] = field(default_factory=StepOptions)
     samples: int | None = None
     """Samples per stage at which to predict the probability of success."""
@@ -46,8 +48,8 @@ class Predict(KeptOption, SeedOption):
             print_json(found)
         else:
             self._print(found)
-            if not found.get("reason"):
-                self.suggest(f"solve --n {self.options.n} --k {self.options.k}")
+            command = "predict" if found.get("reason") else "solve"  # with K by default, where a number is enough
+            self.suggest(command, "--n", self.options.n, "--k", self.options.k)
         return 0
 
     def _print(self, found: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import TextIO
 
 SECONDS_BETWEEN_LINES = 5.0
+_BAR, _CLOCK = 16, 8
+"""Columns of the bar, and of the time left."""
 
 
 class ProgressDisplay:
@@ -23,7 +25,7 @@ class ProgressDisplay:
             from rich.progress import Progress as Bar
 
             columns = (
-                BarColumn(bar_width=16),
+                BarColumn(bar_width=_BAR),
                 TextColumn("{task.fields[count]}", markup=False),
                 TextColumn("{task.fields[seen]}", markup=False),
                 TimeRemainingColumn(compact=True),
@@ -51,10 +53,16 @@ class ProgressDisplay:
             print(f"{self._title}: {line}", file=self._stream, flush=True)
 
     def show(self, done: float, total: float, seen: str) -> None:
-        """Show that ``done`` of ``total`` is done, and the latest measurement."""
+        """Show that ``done`` of ``total`` is done, and the latest measurement.
+
+        On a narrow terminal the front of the measurement is cut off, not the bar.
+        """
         now = time.monotonic()
         if self._bar:
-            self._bar.update(self._task, completed=done, total=total, seen=seen, count=f"{done:g}/{total:g}")
+            count = f"{done:g}/{total:g}"
+            room = self._bar.console.width - _BAR - len(count) - _CLOCK - 3  # a space between columns
+            seen = seen if len(seen) <= room else f"…{seen[len(seen) - room + 1 :]}" if room > 1 else ""
+            self._bar.update(self._task, completed=done, total=total, seen=seen, count=count)
         elif done >= total or now - self._shown >= SECONDS_BETWEEN_LINES:
             self._shown = now
             print(

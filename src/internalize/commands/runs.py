@@ -1,6 +1,7 @@
 """`internalize runs`."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
@@ -9,6 +10,8 @@ from internalize.commands.console import say
 from internalize.errors import InputError
 from internalize.storage.conditions import condition, is_value
 
+_NEXT = {"train": "certify --run", "solve": "certify --run", "lm-train": "lm eval --stages all --chain --model"}
+"""The command that continues with a finished run, by its kind."""
 _USUAL = ("kind", "n", "k", "curriculum", "seed", "finished", "accuracy", "path")
 
 
@@ -21,6 +24,8 @@ class Runs(CommonOptions):
       internalize runs report/runs --where n=30 curriculum=log-icot
       internalize runs --columns path accuracy
     """
+
+    TITLE: ClassVar = "Table"
 
     root: tyro.conf.Positional[Path] = Path("runs")
     """Folder that holds the runs, at any depth."""
@@ -46,4 +51,8 @@ class Runs(CommonOptions):
         for row in rows:
             if row["broken"]:
                 say(row["broken"])
+        for row in rows:
+            if row["finished"] and row["kind"] in _NEXT:
+                self.suggest(_NEXT[row["kind"]], row["path"])
+                break
         return 0

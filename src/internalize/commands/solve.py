@@ -76,6 +76,8 @@ class Solve(SeedsOptions, ThreadsOption):
             say(f"seed {seed}: {reason}")
         if len(runs) > 1:
             say(f"{len(runs) - len(failed)} of {len(runs)} seeds recovered every layer")
-        size = f"--n {self.options.n} --k {self.options.k}"
-        self.suggest(f"predict {size}" if failed else f"certify --run {next(iter(runs.values())).path}")
+        if failed:
+            self.suggest("predict", "--n", self.options.n, "--k", self.options.k)
+        else:
+            self.suggest("certify --run", next(iter(runs.values())).path)
         return 1 if failed else 0

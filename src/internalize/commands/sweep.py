@@ -12,6 +12,8 @@ from internalize.parity.experiments.grid import Kind, parse_grid
 
 @command
 class _Cells(StudyOptions):
+    TITLE: ClassVar = "Sweep"
+
     grid: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[OPTION=VALUE,... ...]")]] = ()
     """Options with values: n=16,32 k=n/2 (for solve also samples=0.5x,1x,2x). Other options keep their defaults."""
     seeds: str = "0:10"
@@ -48,7 +50,7 @@ class _Cells(StudyOptions):
         if found["failed"]:
             say(f"{found['failed']} cells failed; `internalize sweep show {out} --group-by status reason` says why")
         else:
-            self.suggest(f"sweep show {out}")
+            self.suggest("sweep show", out)
         return 1 if found["failed"] else 0
 
 
@@ -97,6 +99,8 @@ class SweepShow(CommonOptions):
       internalize sweep show runs/phase --group-by n samples --figure docs/figures
     """
 
+    TITLE: ClassVar = "Table"
+
     store: tyro.conf.Positional[Path]
     """Folder of the sweep."""
     group_by: tuple[str, ...] = ()
@@ -121,5 +125,10 @@ class SweepShow(CommonOptions):
             drawing = draw_phase(**found)
             found["figure"] = str(drawing.save(self.figure))
             say(drawing.caption)
-        self.show(found, found["rows"], (*by, "cells", "successes", "failed", "rate", "low", "high"))
+        rows = [{**row, "95 %": f"{row['low']:.3f} … {row['high']:.3f}"} for row in found["rows"]]
+        self.show(found, rows, (*by, "cells", "successes", "failed", "rate", "95 %"))
+        if self.figure is None and len(by) > 1:
+            self.suggest("sweep show", self.store, "--group-by", *by, "--figure", "figures")
+        else:
+            self.suggest("paper")
         return 0

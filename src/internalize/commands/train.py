@@ -60,5 +60,5 @@ class Train(SeedsOptions, SeedOption, DeviceOptions):
                 say=say,
             )
         self.show_runs(results, runs, ("accuracy", "l2_error", "max_error", "min_child_attention", "seconds"))
-        self.suggest(f"certify --run {next(iter(runs.values())).path}")
+        self.suggest("certify --run", next(iter(runs.values())).path)
         return 0

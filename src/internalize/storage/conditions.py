@@ -12,7 +12,7 @@ def condition(text: str) -> tuple[str, str]:
 
 
 def is_value(found: object, text: str) -> bool:
-    """Return whether a value is the one in a condition: a number by value or as tables print it, all else as text."""
+    """Return whether a value is the one in a condition: a number by value or as tables print it, everything else as text."""
     if isinstance(found, bool) or not isinstance(found, int | float):
         return str(found) == text
     try:

@@ -92,14 +92,14 @@ class Gpu:
     """A GPU: its peak in operations per second, and the share of the peak that training reaches."""
 
     flops: float = 312e12
-    utilisation: float = 0.4
+    utilization: float = 0.4
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.flops) and self.flops > 0):
             raise InputError(f"gpu_flops={self.flops} must be a positive number of operations per second")
-        if not 0 < self.utilisation <= 1:
-            raise InputError(f"utilisation={self.utilisation} is a share of the peak, above 0 and at most 1")
+        if not 0 < self.utilization <= 1:
+            raise InputError(f"utilization={self.utilization} is a share of the peak, above 0 and at most 1")
 
     def hours(self, flops: float) -> float:
         """Return the hours that one GPU takes for these operations."""
-        return flops / (self.flops * self.utilisation) / _SECONDS
+        return flops / (self.flops * self.utilization) / _SECONDS

@@ -146,7 +146,7 @@ def run_config(options: TrainOptions, seed: int) -> Json:
 
 
 def _together(options: TrainOptions) -> int:
-    """Return how many runs to train together: one if their stages may end at different steps, else what fits."""
+    """Return how many runs to train together: one if their stages may end at different steps, otherwise as many as fit."""
     levels = Levels(options.n, options.k)
     if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
         return 1

@@ -158,7 +158,7 @@ _ROWS: Final[dict[Study, type[VariantRow]]] = {
 
 
 def compare_variants(study: Study, options: CompareOptions, folders: RunFolders) -> list[VariantRow]:
-    """Run what is missing at the first of the sizes, and return a row per variant.
+    """Make the missing runs at the first of the sizes, and return a row per variant.
 
     The runs are in ``out/<study>``, and the rows are also in ``out/rows.json``.
 

@@ -146,7 +146,7 @@ class LatencyRow(SizedRow, frozen=True, kw_only=True, tag="latency"):
 
 
 def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line: None) -> list[CurriculumRow]:
-    """Run what is missing, and return a row per size, optimizer and method.
+    """Make the missing runs, and return a row per size, optimizer and method.
 
     The runs are in ``out/curricula``, and the rows are also in ``out/rows.json``.
 
@@ -165,8 +165,8 @@ def compare(options: CompareOptions, folders: RunFolders, say: Say = lambda line
     for row in found:
         if row.idle_stages:
             say(
-                f"n={row.n} k={row.k} {row.optimizer}: {row.idle_stages} of the {row.stages} stages of "
-                f"{row.method} are idle, because their level is learned already"
+                f"n={row.n} k={row.k} {row.optimizer} {row.method}: {row.idle_stages} of {row.stages} stages idle; an "
+                "earlier stage had learned their level"
             )
     keep_rows(folders.out, [row.to_json() for row in found])
     return found

@@ -55,7 +55,7 @@ def draw_law(points: Sequence[Json]) -> Drawing:
         ),
         alt=(
             "Two panels over n from 8 to 4096. The measured points lie on the predicted line, which grows like n ln n, "
-            f"far below the theorem's power; divided by n ln n it rises slowly towards {limit:g}."
+            f"far below the theorem's power; divided by n ln n it rises slowly toward {limit:g}."
         ),
     )
 

@@ -42,7 +42,7 @@ def draw_signal(n: int = 30, k: int = 16) -> Drawing:
             "the standard deviation of a step on a single sample."
         ),
         alt=(
-            f"Left: four lines that rise towards 1, from {found[SIZES[0]][0].signal:.2f} at n = {SIZES[0]} to "
+            f"Left: four lines that rise toward 1, from {found[SIZES[0]][0].signal:.2f} at n = {SIZES[0]} to "
             f"{found[SIZES[-1]][0].signal:.3f} at n = {SIZES[-1]} in stage 1. Right: the noise grows like the root of "
             "n."
         ),
