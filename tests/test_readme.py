@@ -52,6 +52,7 @@ def test_a_command_prints_what_is_said_of_it(start: str, folder: Path, monkeypat
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
     small, pattern = PRINTED[start]
+    assert small is not None
     (typed,) = [typed for typed in dict.fromkeys(TYPED) if typed.startswith(start)]
     changed = {word for word in small.split() if word.startswith("--")}
     kept = re.sub(r"(--\S+) [^-]\S*", lambda given: "" if given[1] in changed else given[0], typed)

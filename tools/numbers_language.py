@@ -168,7 +168,7 @@ def generation_speed() -> list[float]:
     return _span([row["median"] for row in stored("lm-generation")["rows"]])
 
 
-def attention_models() -> Row:
+def attention_models() -> Json:
     """Return how many models were certified, and on how many of them both statements about attention hold."""
     about = [row for row in stored("lm-certify")["rows"] if row["statement"] in ("child-attention", "child-mass")]
     models = {row["model"] for row in about}
