@@ -323,7 +323,13 @@ def test_command_writes_and_checks(tmp_path: Path):
     assert ask(f"lm data --data parity --count 20 --stream test --out {path}")["count"] == 20
     assert read_examples(path) == open_source("parity", 0).test(20)
     counts = {"examples": 20, "problems": 0, "steps": 120, "longest_chain": 6, "levels": 2}
-    assert ask(f"lm data --check {path}") == {"file": str(path), "levels_from": "given", "bad": [], **counts}
+    assert ask(f"lm data --check {path}") == {
+        "file": str(path),
+        "levels_from": "given",
+        "bad": [],
+        **counts,
+        **dict.fromkeys(("without_steps", "from_lines", "without_system"), 0),
+    }
     assert "text cannot hold levels or steps" in call(f"lm data --data multiply --out {text}").err
     assert len(text.read_text().splitlines()) == 10
     assert "steps of the longest chain  46" in call(f"lm data --check {text}").out

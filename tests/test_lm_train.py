@@ -269,7 +269,7 @@ def test_levels_hold_for_held_out_examples(tmp_path: Path):
     """If too many chains are no equations, auto takes steps, wherever they fall, and the run finishes."""
     data = tmp_path / "data.txt"
     lines = [f"{a} 3||<<{a}+3={a + 3}>> <<{a + 3}*2={2 * (a + 3)}>> #### {2 * (a + 3)}\n" for a in range(25)]
-    data.write_text("".join([*lines, *["7 7||<<so>> <<then>> #### 28\n"] * 3]))
+    data.write_text("".join([*lines, *(f"{a} 7||<<so>> <<then>> #### 28\n" for a in (7, 8, 9))]))
     options = replace(TINY, data=str(data))
     held_out: set[str] = set()
     for seed in range(12):
