@@ -358,7 +358,7 @@ def test_a_worded_solution_keeps_its_chain(tmp_path: Path):
     }
     shown = call(f"lm data --check {path}").out
     assert re.search(r"examples without <<…>>, whose lines are the steps +1\n", shown)
-    assert re.search(r"steps in all +40\n", shown)
+    assert re.search(r"steps of all chains +40\n", shown)
 
 
 @pytest.mark.parametrize("name", ["some.txt", "some.jsonl", "some.json", "some.csv", "some.parquet"])

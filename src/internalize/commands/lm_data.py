@@ -115,11 +115,11 @@ class LmData(SeedOption):
             "problems": len(problems),
             "steps": sum(len(example.steps) for example in examples),
             "longest_chain": max((len(example.steps) for example in examples), default=0),
+            "levels_from": levels,
+            "levels": max((len(set(example.levels or ())) for example in examples), default=0),
             "without_steps": sum(not example.steps for example in examples),
             "from_lines": contents.counts[SENTENCES],
             "without_system": contents.counts[SYSTEM],
-            "levels_from": levels,
-            "levels": max((len(set(example.levels or ())) for example in examples), default=0),
         }
         bad = [{"file": p.file, "line": p.line, "unit": p.unit, "reason": p.reason} for p in problems]
         if bad and not self.json:
