@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tools.results import against_linear, row_of, stored
+from tools.slots import COSTS, with_written
 from tools.stalls import STALLS, by_setting
 
 from internalize.intervals import mean_interval
@@ -269,6 +270,7 @@ def language_tables() -> Tables:
     """Return the tables of `lm compare`, by their names on the pages."""
     found: Tables = {name: (own, rows_of(name)) for name, own in LANGUAGE.items()}
     found["lm-stalls"] = (STALLS, by_setting(rows_of("lm-stalls")))
+    found["lm-slot-costs"] = (COSTS, with_written(rows_of("lm-slot-costs")))
     found["lm-ruler"] = (RULER, ruler())
     found["lm-replay"] = (REPLAY, replays())
     found["lm-not-worse"] = (NOT_WORSE, not_worse())

@@ -117,6 +117,23 @@ COLUMNS: Columns = {
 }
 
 
+def _cost(name: str) -> str:
+    return "chain written" if name == "written" else f"chain hidden, `--slots {name}`"
+
+
+COSTS: Columns = {
+    "answer": lambda row: _cost(row["slots"]),
+    "slots": lambda row: str(row["count"] or "–"),
+    "generated tokens": lambda row: f"{row['answer']['generated_tokens']:.1f}",
+    "operations (10⁹)": lambda row: f"{row['answer']['flops'] / 1e9:.1f}",
+}
+
+
+def with_written(rows: Sequence[Json]) -> list[Json]:
+    """Return plans for several numbers of slots, after a row for an answer with its chain written."""
+    return [{"slots": "written", "count": 0, "answer": rows[0]["written"]}, *rows]
+
+
 def main() -> None:
     """Train what is missing, and show or store the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

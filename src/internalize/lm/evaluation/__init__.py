@@ -1,4 +1,6 @@
-"""The evaluation of trained models, the cost of training, and comparisons: `lm eval`, `lm plan` and `lm compare`.
+"""The evaluation of trained models, the cost of training, and comparisons.
+
+These are `lm eval`, `lm ask`, `lm plan` and `lm compare`.
 
 Imports `lm.training` and `parallel`. Start with `evaluate.py`.
 """
