@@ -48,7 +48,7 @@ def test_questions_without_answers(folder: Path, tmp_path: Path):
             lm.ask(folder, asked, longest=longest)
     with pytest.raises(InputError, match="is not a folder"):
         lm.ask(tmp_path / "none", ["0 1"])
-    with pytest.raises(InputError, match="internalize.json"):
+    with pytest.raises(InputError, match="neither a run of lm train nor a model that a run wrote"):
         lm.ask(tmp_path, ["0 1"])
 
 

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.readers import Say
 from internalize.lm.evaluation.evaluate import check_writes_chain, model_folder
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.generation import BATCH, Answers, generate_answers
-from internalize.lm.training.models import PromptSpec, check_vocabulary, load_model
+from internalize.lm.training.models import PROMPT_FILE, PromptSpec, check_vocabulary, load_model
+from internalize.storage.files import present
 
 LONGEST: Final = 64
 """Default of the largest number of tokens per answer."""
@@ -52,6 +54,8 @@ class Respondent:
 def open_respondent(folder: str | Path, device: str = "cpu", say: Say = lambda line: None) -> Respondent:
     """Load the model of a run of `lm train`, or of the folder that a run wrote."""
     _, where = model_folder(Path(folder), "lm ask")
+    if not present(where / PROMPT_FILE):
+        raise InputError(f"{where} is neither a run of lm train nor a model that a run wrote: it has no {PROMPT_FILE}")
     asking = PromptSpec.read(where)
     model, tokenizer = load_model(where)
     text = asking.text(tokenizer)
