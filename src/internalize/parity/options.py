@@ -5,8 +5,8 @@ The same dataclass is the argument of the Python function, the command line and,
 """
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import tyro
 
@@ -24,6 +24,10 @@ Oracle = Literal["none", "random", "adversarial"]
 
 MAX_SAMPLES = 2**53
 """Largest number of samples: up to it, float64 represents every integer exactly."""
+
+
+LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer"})
+"""Options that files leave out at their default, so that files of versions without them describe the same runs."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,9 @@ class TrainOptions(SampleOptions, ParityModelOptions):
     """For icot: number of steps hidden per stage."""
     boundaries: tuple[int, ...] = ()
     """For icot: number of hidden steps at each stage after the first, in place of --chunk."""
+    skip: tuple[int, ...] = ()
+    """For log-icot: levels from 1 without a stage of their own. A level below log2 k - 1 that is skipped cannot be
+    learned from weights of 0."""
     steps: int = 500
     """Gradient steps per stage."""
     advance: Literal["steps", "accuracy"] = "steps"
@@ -183,7 +190,7 @@ class TrainOptions(SampleOptions, ParityModelOptions):
 
     def schedule(self) -> Curriculum:
         """Return the curriculum with its options."""
-        return Curriculum(self.curriculum, self.chunk, self.boundaries)
+        return Curriculum(self.curriculum, self.chunk, self.boundaries, skip=self.skip)
 
 
 @dataclass(frozen=True)
@@ -220,6 +227,8 @@ class SolveOptions(MaskOption, StepOptions):
     curriculum: Method = "log-icot"
     """Order in which the chain of thought is hidden, with one gradient step per stage. cot is the one-layer model that
     writes its chain."""
+    skip: tuple[int, ...] = ()
+    """For log-icot: levels from 1 without a stage of their own."""
     gates: FixedGates = "paper"
     """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes."""
     samples: int | None = None
@@ -242,6 +251,7 @@ class SolveOptions(MaskOption, StepOptions):
     def __post_init__(self) -> None:
         StepOptions.__post_init__(self)
         check_seed(self.seed)
+        self.schedule()
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
             value: int | None = getattr(self, name)
             if value is not None and not least <= value <= MAX_SAMPLES:
@@ -255,6 +265,16 @@ class SolveOptions(MaskOption, StepOptions):
             raise InputError(
                 f"mask={self.mask}, gates={self.gates}: --curriculum cot has its own one-layer model (section 1.1)"
             )
+
+    def schedule(self) -> Curriculum:
+        """Return the curriculum with its options."""
+        return Curriculum(self.curriculum, skip=self.skip)
+
+
+def stored(options: TrainOptions | SolveOptions) -> dict[str, Any]:
+    """Return the options by name for a file, without those of `LATER` that have their default."""
+    default = {field.name: field.default for field in fields(options)}
+    return {name: own for name, own in asdict(options).items() if name not in LATER or own != default[name]}
 
 
 def check_epsilon(epsilon: float) -> float:

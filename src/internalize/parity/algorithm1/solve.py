@@ -253,6 +253,8 @@ def _departure(options: SolveOptions, stage: int) -> str | None:
         return (
             "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
         )
+    if options.skip:
+        return f"skip={options.skip}: a stage takes one step, which cannot train the layers of two levels"
     if options.gates == "ones" and stage > 1:
         return "with gates=ones every layer overwrites the input bits, which collapse (Lemma 1)"
     if options.gates == "cot" and stage > 1:
@@ -266,7 +268,7 @@ def _advice(options: SolveOptions) -> str:
     """Say what would succeed. Predictions cover only the paper's model, so other requests are referred to it."""
     setting, model = setting_of(options), ""
     usual = replace(setting, K=None, grid="K", rate="calibrated", oracle="none", oracle_error=0.0)
-    if options.curriculum in ("none", "cot") or form_of(options) == "block" or setting.grid == "none":
+    if options.curriculum in ("none", "cot") or options.skip or form_of(options) == "block" or setting.grid == "none":
         model = "log-icot, level mask, paper gates, "
     elif (
         options.preset == "none"

@@ -51,6 +51,7 @@ class ModelConfig:
     curriculum: Method = "log-icot"
     chunk: int | None = 1
     boundaries: tuple[int, ...] = ()
+    skip: tuple[int, ...] = ()
 
 
 _ONE_LAYER: Final = (
@@ -110,7 +111,9 @@ def _read(run: Run) -> Ingredients:
             raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: it does not say which samples each stage used")
         history = _snapshots(run, levels, options)
         return found | {"history": history, "ranges": ranges} | _of_algorithm(options, tree)
-    schedule = Curriculum(model.curriculum, 1 if model.chunk is None else model.chunk, model.boundaries)
+    schedule = Curriculum(
+        model.curriculum, 1 if model.chunk is None else model.chunk, model.boundaries, skip=model.skip
+    )
     stages = parity_stages(levels, schedule)
     if model.supervised_tokens == "hidden":
         stages = tuple(_hiding(stage, levels) for stage in stages)
@@ -120,7 +123,7 @@ def _read(run: Run) -> Ingredients:
         "visible": named_mask(model.mask, levels),
         "gates": _learned(tensors, learned, levels, where) if learned else named_gates(model.gates, levels),
         "stages": stages,
-        "curriculum": schedule.method,
+        "curriculum": described(schedule),
     }
 
 
@@ -132,10 +135,16 @@ def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
         "visible": named_mask(options.mask, tree.levels),
         "gates": named_gates(options.gates, tree.levels),
         "stages": stages_of(options),
-        "curriculum": options.curriculum,
+        "curriculum": described(options.schedule()),
         "algorithm": setting_of(options),
         "epsilon": options.epsilon,
     }
+
+
+def described(schedule: Curriculum) -> str:
+    """Return the method of a curriculum, with what sets it apart from the paper's."""
+    without = " and ".join(map(str, schedule.skip))
+    return schedule.method + (f" without a stage for level {without}" if without else "")
 
 
 def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequence[Tensor]]:
