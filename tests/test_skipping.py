@@ -53,6 +53,20 @@ def test_sweep_and_compare_take_levels_to_skip(tmp_path: Path):
     assert [row["stages"] for row in found["rows"]] == [1]
 
 
+def test_sweeps_of_switches(tmp_path: Path):
+    """transfer is true or false in a grid, and refused where it cannot be."""
+    words = "n=8 k=4 curriculum=cot,none transfer=true,false test_samples=50 --seeds 0 --jobs 1"
+    found = ask(f"sweep solve {words} --out {tmp_path}/sweep", status=0)
+    assert found["cells"] == 3
+    rows = ask(f"sweep show {tmp_path}/sweep --group-by curriculum transfer")["rows"]
+    assert {(row["curriculum"], row["transfer"], row["successes"]) for row in rows} == {
+        ("cot", True, 1),
+        ("cot", None, 1),
+        ("none", None, 0),
+    }
+    refused(f"sweep solve n=8 k=4 transfer=maybe --out {tmp_path}/no", "not one of true, false")
+
+
 @pytest.mark.parametrize("words", ["train --k 8 --skip 3", "solve --k 8 --skip 3", "train --curriculum icot --skip 1"])
 def test_levels_that_cannot_be_skipped(words: str, tmp_path: Path):
     refused(f"{words} --n 8 --out {tmp_path}/run", "skip=")

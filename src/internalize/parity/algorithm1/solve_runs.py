@@ -150,6 +150,8 @@ def solve_kept(
             result = solve(options, begun=begun, on_stage=keep)
         except KeyboardInterrupt:
             raise Interrupted("all finished stages are saved, --resume continues") from None
+        if options.transfer:
+            names = list(weight_shapes(tree.levels, "level"))
         run.save_weights(dict(zip(names, result.weights, strict=True)))
         run.finish(result.to_json())
         return result
@@ -158,7 +160,7 @@ def solve_kept(
 def solve_config(options: SolveOptions) -> Json:
     """Return the `config.json` of a run."""
     tree = ParityTree.draw(options.n, options.k, options.seed)
-    gates = "cot" if form_of(options) == "cot" else options.gates
+    gates = "cot" if form_of(options) == "cot" and not options.transfer else options.gates
     setting = setting_of(options)  # a preset decides the grid and the rate
     return {**stored(options), "grid": setting.grid, "rate": setting.rate, "secret": list(tree.secret), "gates": gates}
 

@@ -52,6 +52,7 @@ class ModelConfig:
     chunk: int | None = 1
     boundaries: tuple[int, ...] = ()
     skip: tuple[int, ...] = ()
+    hidden_loss: bool = False
 
 
 _ONE_LAYER: Final = (
@@ -114,7 +115,7 @@ def _read(run: Run) -> Ingredients:
     schedule = Curriculum(
         model.curriculum, 1 if model.chunk is None else model.chunk, model.boundaries, skip=model.skip
     )
-    stages = parity_stages(levels, schedule)
+    stages = parity_stages(levels, schedule, hidden_loss=model.hidden_loss)
     if model.supervised_tokens == "hidden":
         stages = tuple(_hiding(stage, levels) for stage in stages)
     return found | {
@@ -150,7 +151,7 @@ def described(schedule: Curriculum) -> str:
 def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequence[Tensor]]:
     """Return the weights after every stage, or nothing if the run did not store all of them."""
     found = dict(run.snapshots())
-    if list(found) != list(range(1, len(stages_of(options)) + 1)):
+    if options.transfer or list(found) != list(range(1, len(stages_of(options)) + 1)):
         return ()
     where, form = run.path / "snapshots", form_of(options)
     return [read_weights(tensors, levels, form, where) for tensors in found.values()]

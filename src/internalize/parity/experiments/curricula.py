@@ -187,12 +187,12 @@ class _MethodRuns:
 
     @property
     def stages(self) -> int:
-        return len(parity_stages(Levels(self.n, self.k), Curriculum(self.method, **self.skipping)))
+        return len(parity_stages(Levels(self.n, self.k), Curriculum(self.method, skip=self.skip)))
 
     @property
-    def skipping(self) -> dict[str, tuple[int, ...]]:
-        """The levels without a stage, if the method has such."""
-        return {"skip": self.options.skip} if self.method == "log-icot" else {}
+    def skip(self) -> tuple[int, ...]:
+        """The levels without a stage of their own; only log-icot has such."""
+        return self.options.skip if self.method == "log-icot" else ()
 
     def place(self, optimizer: str) -> Path:
         return Path("curricula") / f"n{self.n}-k{self.k}" / optimizer / self.method
@@ -223,7 +223,7 @@ class _AdamW(_MethodRuns):
     """The runs of a method under AdamW at every learning rate; the best rate makes the row."""
 
     def job(self, seed: int, lr: float) -> TrainJob:
-        options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr, **self.skipping)
+        options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr, skip=self.skip)
         return TrainJob(self.out, self.place(f"adamw-lr{lr}"), options, (seed,))
 
     def jobs(self, seed: int) -> list[TrainJob]:
@@ -285,7 +285,7 @@ class _Algorithm(_MethodRuns):
 
     def job(self, seed: int) -> DescentJob:
         most = default_samples(self.n, self.k)
-        options = SolveOptions(n=self.n, k=self.k, curriculum=self.method, seed=seed, samples=most, **self.skipping)
+        options = SolveOptions(n=self.n, k=self.k, curriculum=self.method, seed=seed, samples=most, skip=self.skip)
         equal = max(1, self.budget // self.stages)
         return DescentJob(self.out, self.place("algorithm-1") / f"seed-{seed}", options, equal)
 

@@ -368,7 +368,7 @@ def flat_options(options: Options) -> Json:
 @cache
 def cell_schema(kind: Kind) -> Schema:
     """Return the columns of a kind's cells."""
-    options = {name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()}
+    options = {name: wanted if wanted in (int, float, bool) else str for name, wanted in option_types(kind).items()}
     extra = {"stop_at_failure": bool} if kind == "solve" else {}
     return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_result_columns(kind)}
 
