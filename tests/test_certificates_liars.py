@@ -76,6 +76,8 @@ LIES = {
     "theorem-l2": mutants.halved,
     "theorem-probability": papers_constants,
     "symmetry": mutants.counting_hidden,
+    "skipped-level": MUTATED["mask letting a node see itself"],
+    "skipped-levels": mutants.sloped,
 }
 """How to break the ingredient of each statement that no mutant is named for."""
 
@@ -86,7 +88,7 @@ def test_every_statement_has_its_liar():
 
 @pytest.mark.parametrize("name", LIES)
 def test_the_verdict_turns_when_the_ingredient_is_broken(name: str):
-    world = wide_world() if name == "collapse" else sound_world(8, 4)
+    world = wide_world() if name == "collapse" else sound_world(*(16, 8) if name == "skipped-level" else (8, 4))
     (before,) = certify(world, [name])
     (after,) = certify(LIES[name](world), [name])
     assert (before.verdict, after.verdict) == ("holds", "violated"), (before, after)

@@ -66,6 +66,25 @@ def test_golden_counts(curriculum: Curriculum, length: int, hidden: list[int]):
     assert counts(curriculum, length) == hidden
 
 
+@pytest.mark.parametrize(
+    ("skip", "hidden"),
+    [
+        ((), [0, 8, 12, 14]),
+        ((3,), [0, 8, 14]),
+        ((1, 3), [8, 14]),
+        ((1, 2, 3), [14]),
+        ((2, 3), [0, 14]),
+        ((1,), [8, 12, 14]),
+    ],
+)
+def test_levels_without_a_stage(skip: tuple[int, ...], hidden: list[int]):
+    """The remaining stages are those of Log-ICoT; without any level of its own, the curriculum is `none`."""
+    stages = Curriculum(skip=skip).stages(15, tree_levels(16))
+    assert [len(stage.hidden) for stage in stages] == hidden
+    assert set(stages) <= set(Curriculum().stages(15, tree_levels(16)))
+    assert (stages == Curriculum("none").stages(15)) is (skip == (1, 2, 3))
+
+
 def test_levels_need_not_be_in_order():
     """The lowest level of a dependency graph is hidden first, wherever its steps stand."""
     hidden = [stage.hidden for stage in Curriculum("log-icot").stages(5, [2, 1, 7, 1])]
@@ -133,6 +152,9 @@ def check_invariants(stages: tuple, length: int, *, ends_hidden: bool):
         (lambda: Curriculum("icot", chunk=2, boundaries=(3,)), "not both"),
         (lambda: Curriculum("icot", boundaries=(3, 3)), "strictly increasing"),
         (lambda: Curriculum("icot", boundaries=(0, 3)), "positive"),
+        (lambda: Curriculum("icot", skip=(1,)), "belongs to log-icot, whose stages"),
+        (lambda: Curriculum(skip=(1,)).stages(7), "levels of this chain are not known"),
+        (lambda: Curriculum(skip=(3,)).stages(7, tree_levels(8)), "names level 3; the steps have levels"),
         (lambda: Curriculum().stages(0), "chain of 0 elements"),
         (lambda: Curriculum().stages(4, [1, 1, 2, 3]), "4 levels for a chain of 4"),
     ],

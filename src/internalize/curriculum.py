@@ -51,7 +51,8 @@ class Curriculum:
       hidden steps after the first stage, which hides none; boundaries beyond the end of a short chain fall on its end.
       A stage that would hide ``cutoff`` steps or more hides all.
     - ``log-icot``: hides one more level per stage, from the bottom, if levels are known. Otherwise it hides half of the
-      elements that remain, rounded up.
+      elements that remain, rounded up. ``skip`` names levels that get no stage of their own: such a level is hidden
+      together with the level below it, and never supervised once that one is hidden (the lowest level: never at all).
 
     Every method but ``cot`` ends with all steps hidden. No stage shows a step that an earlier stage hid.
     """
@@ -61,6 +62,7 @@ class Curriculum:
     boundaries: tuple[int, ...] = ()
     side: Side = "left"
     cutoff: int | None = None
+    skip: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -68,6 +70,8 @@ class Curriculum:
             raise InputError(f"chunk={self.chunk} must be at least 1 (a stage of icot removes something)")
         if self.method != "icot" and (self.chunk, self.boundaries, self.side, self.cutoff) != (1, (), "left", None):
             raise InputError(f"chunk, boundaries, side and cutoff belong to icot; {self.method} has its own removal")
+        if self.skip and self.method != "log-icot":
+            raise InputError(f"skip={self.skip} belongs to log-icot, whose stages are levels; {self.method} has others")
         if self.cutoff is not None and self.cutoff < 1:
             raise InputError(f"cutoff={self.cutoff} must be at least 1 (the first stage hides nothing)")
         if self.chunk != 1 and self.boundaries:
@@ -102,7 +106,9 @@ class Curriculum:
                 if self.side == "right":
                     hidden = (range(steps - len(h), steps) for h in hidden)
             case "log-icot":
-                hidden = _prefixes(_halvings(length), steps) if levels is None else _whole_levels(levels)
+                if levels is None and self.skip:
+                    raise InputError(f"skip={self.skip} names levels, but the levels of this chain are not known")
+                hidden = _prefixes(_halvings(length), steps) if levels is None else _whole_levels(levels, self.skip)
         return tuple(Stage(length, tuple(h)) for h in hidden)
 
 
@@ -129,11 +135,19 @@ def _halvings(remaining: int) -> Iterator[int]:
         yield hidden
 
 
-def _whole_levels(levels: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield no steps, then the steps of the lowest level, of the two lowest levels, …, all steps."""
-    yield range(0)
-    for top in sorted(set(levels)):
-        yield [step for step, level in enumerate(levels) if level <= top]
+def _whole_levels(levels: Sequence[int], skip: Collection[int]) -> Iterator[Sequence[int]]:
+    """Yield no steps, then the steps of the lowest level, of the two lowest levels, …, all steps.
+
+    The stage of a level hides those below it; the stages of the levels in ``skip`` are left out.
+    """
+    present = sorted(set(levels))
+    for level in skip:
+        if level not in present:
+            raise InputError(f"skip={skip} names level {level}; the steps have levels {present}, the answer stays")
+    for level in present:
+        if level not in skip:
+            yield [step for step, own in enumerate(levels) if own < level]
+    yield range(len(levels))
 
 
 # Subdivided curricula. On a chain of 15 elements, the stages of Log-ICoT hide 0, 8, 12 and 14 steps. Subdivided, there

@@ -52,3 +52,14 @@ def words(seed: int, stream: Stream, start: int, count: int) -> "NDArray[np.uint
     key = np.array([check_seed(seed), _STREAMS.index(stream)], dtype=np.uint64)
     block, skip = divmod(start, _WORDS_PER_COUNTER)
     return np.random.Philox(key=key, counter=block).random_raw(skip + count)[skip:]
+
+
+def normals(seed: int, stream: Stream, number: int, count: int) -> "NDArray[np.float64]":
+    """Return ``count`` standard normal numbers, the same for each ``number`` of a stream of ``seed``."""
+    import numpy as np
+
+    pairs = -(-count // 2)
+    uniform = (words(seed, stream, number * 2 * pairs, 2 * pairs) >> np.uint64(11)) * 2.0**-53
+    # Box–Muller: two uniform numbers give two normal ones; 1 − u is never 0.
+    radius, angle = np.sqrt(-2 * np.log1p(-uniform[:pairs])), 2 * np.pi * uniform[pairs:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

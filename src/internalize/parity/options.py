@@ -5,8 +5,8 @@ The same dataclass is the argument of the Python function, the command line and,
 """
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import tyro
 
@@ -24,6 +24,10 @@ Oracle = Literal["none", "random", "adversarial"]
 
 MAX_SAMPLES = 2**53
 """Largest number of samples: up to it, float64 represents every integer exactly."""
+
+
+LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer"})
+"""Options that files leave out at their default, so that files of versions without them describe the same runs."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,14 @@ class TrainOptions(SampleOptions, ParityModelOptions):
     """For icot: number of steps hidden per stage."""
     boundaries: tuple[int, ...] = ()
     """For icot: number of hidden steps at each stage after the first, in place of --chunk."""
+    skip: tuple[int, ...] = ()
+    """For log-icot: levels from 1 without a stage of their own. A level below log2 k - 1 that is skipped cannot be
+    learned from weights of 0."""
+    hidden_loss: bool = False
+    """Keep the loss on hidden nodes. With --curriculum none, all levels are then learned in one stage."""
+    init_std: float = 0.0
+    """Standard deviation of the initial attention weights. 0 is the paper's start, from which training cannot tell the
+    nodes of a hidden level apart."""
     steps: int = 500
     """Gradient steps per stage."""
     advance: Literal["steps", "accuracy"] = "steps"
@@ -170,20 +182,24 @@ class TrainOptions(SampleOptions, ParityModelOptions):
             raise InputError(
                 "curriculum=cot is its own one-layer model, without mask, gates, value, output, tokens or network link"
             )
+        if self.hidden_loss and not (self.as_in_paper and self.curriculum != "cot"):
+            raise InputError(
+                "hidden_loss needs the paper's model with layers: no learned parts, other mask, gates or cot"
+            )
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold={self.threshold} is a share of samples, above 0 and at most 1")
         at_least = {"steps": 0, "batch": 1, "eval_every": 1, "eval_samples": 1}
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}")
-        for name in ("lr", "parts_lr", "weight_decay"):
+        for name in ("lr", "parts_lr", "weight_decay", "init_std"):
             value: float = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name}={value} must be finite and at least 0")
 
     def schedule(self) -> Curriculum:
         """Return the curriculum with its options."""
-        return Curriculum(self.curriculum, self.chunk, self.boundaries)
+        return Curriculum(self.curriculum, self.chunk, self.boundaries, skip=self.skip)
 
 
 @dataclass(frozen=True)
@@ -220,8 +236,12 @@ class SolveOptions(MaskOption, StepOptions):
     curriculum: Method = "log-icot"
     """Order in which the chain of thought is hidden, with one gradient step per stage. cot is the one-layer model that
     writes its chain."""
+    skip: tuple[int, ...] = ()
+    """For log-icot: levels from 1 without a stage of their own."""
     gates: FixedGates = "paper"
     """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes."""
+    transfer: bool = False
+    """For --curriculum cot: copy the columns that its step found into the layers, and answer in one pass."""
     samples: int | None = None
     """Fresh samples per stage. Default: enough for a predicted probability of failure of at most 1e-6."""
     dtype: Dtype = "float32"
@@ -242,6 +262,7 @@ class SolveOptions(MaskOption, StepOptions):
     def __post_init__(self) -> None:
         StepOptions.__post_init__(self)
         check_seed(self.seed)
+        self.schedule()
         for name, least in {"samples": 1, "chunk": 1, "test_samples": 1}.items():
             value: int | None = getattr(self, name)
             if value is not None and not least <= value <= MAX_SAMPLES:
@@ -251,10 +272,22 @@ class SolveOptions(MaskOption, StepOptions):
             raise InputError(
                 f"samples={self.samples}, K={self.K}: the paper's preset sets both from epsilon (Theorem 1)"
             )
+        if self.transfer and self.curriculum != "cot":
+            raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
         if self.curriculum == "cot" and (self.mask, self.gates) != ("level", "paper"):
             raise InputError(
                 f"mask={self.mask}, gates={self.gates}: --curriculum cot has its own one-layer model (section 1.1)"
             )
+
+    def schedule(self) -> Curriculum:
+        """Return the curriculum with its options."""
+        return Curriculum(self.curriculum, skip=self.skip)
+
+
+def stored(options: TrainOptions | SolveOptions) -> dict[str, Any]:
+    """Return the options by name for a file, without those of `LATER` that have their default."""
+    default = {field.name: field.default for field in fields(options)}
+    return {name: own for name, own in asdict(options).items() if name not in LATER or own != default[name]}
 
 
 def check_epsilon(epsilon: float) -> float:

@@ -36,7 +36,7 @@ from internalize.parity.options import TrainOptions
 from internalize.parity.task.data import draw_sequences, inference_input, stage_input
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
-from internalize.random_words import Stream
+from internalize.random_words import Stream, normals
 from internalize.storage.files import Json
 
 ARITHMETIC = 2
@@ -58,9 +58,11 @@ class Training:
         self.dtype: torch.dtype = getattr(torch, options.dtype)
         self.trees = [ParityTree.draw(options.n, options.k, seed) for seed in self.seeds]
         self.levels = self.trees[0].levels
-        self.stages = parity_stages(self.levels, options.schedule())
+        self.stages = parity_stages(self.levels, options.schedule(), hidden_loss=options.hidden_loss)
         self.model = make_model(options, self.seeds).to(self.device)
         self.parameters = named_parameters(self.model)
+        if options.init_std:
+            self._randomize(options.init_std)
         self.optimizer = torch.optim.AdamW(self._groups(), fused=True)
         self.stage = 0
         self.step = 0
@@ -137,6 +139,18 @@ class Training:
             {**place, "loss": loss, **run, "seconds": round(self.seconds, 3)}
             for loss, run in zip(losses, measured, strict=True)
         ]
+
+    @torch.no_grad()
+    def _randomize(self, std: float) -> None:
+        """Draw normal attention weights from the words of each seed, the same in any company."""
+        attention = [own for name, own in self.parameters.items() if name.startswith("W")]
+        for run, seed in enumerate(self.seeds):
+            normal = torch.from_numpy(normals(seed, "init", 0, sum(w[run].numel() for w in attention)))
+            first = 0
+            for w in attention:
+                end = first + w[run].numel()
+                w[run] = std * normal[first:end].view_as(w[run])
+                first = end
 
     def _loss(self, sequence: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs"]:
         stage = self.stages[self.stage]

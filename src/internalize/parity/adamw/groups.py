@@ -1,9 +1,10 @@
 """Finished training runs grouped by settings. The runs of a group differ only in seed and secret set."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from internalize.errors import InputError
-from internalize.parity.options import TrainOptions
+from internalize.parity.options import LATER, TrainOptions
 from internalize.storage.files import all_fields, check_schema
 from internalize.storage.runs import Run
 
@@ -43,7 +44,7 @@ def one_group(runs: Sequence[Run]) -> TrainOptions:
 
 def options_of(run: Run) -> TrainOptions:
     """Return the options that a training run was made with."""
-    config = run.config
+    config = {field.name: field.default for field in fields(TrainOptions) if field.name in LATER} | run.config
     check_schema(config, all_fields(TrainOptions, seed=int, secret=list[int]), run.path / "config.json")
     if config["curriculum"] == "cot":
         config["gates"] = TrainOptions.gates  # the file names the gates of the one-layer model, which are no option

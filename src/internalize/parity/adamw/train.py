@@ -9,7 +9,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import torch
@@ -24,7 +24,7 @@ from internalize.parity.adamw.groups import options_of
 from internalize.parity.model.link import get_link
 from internalize.parity.model.relaxed import HIDDEN
 from internalize.parity.model.weights import check_dtype
-from internalize.parity.options import TrainOptions
+from internalize.parity.options import TrainOptions, stored
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.storage.files import Json, check_schema
@@ -139,10 +139,11 @@ def run_config(options: TrainOptions, seed: int) -> Json:
     if not options.has_network:
         get_link(options.link)
     tree = ParityTree.draw(options.n, options.k, seed)
+    parity_stages(tree.levels, options.schedule())  # raises if the tree lacks a level of the curriculum
     gates = "cot" if options.curriculum == "cot" else options.gates
     supervised = "shown" if options.shows else "hidden"
     resolved = {"gates": gates, "supervised_tokens": supervised}
-    return {**asdict(options), "seed": seed, "secret": list(tree.secret), **resolved}
+    return {**stored(options), "seed": seed, "secret": list(tree.secret), **resolved}
 
 
 def _together(options: TrainOptions) -> int:

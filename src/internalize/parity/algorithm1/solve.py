@@ -33,19 +33,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from internalize.errors import InputError
 from internalize.parity.algorithm1.recovery import StageRecord, quantize, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
-from internalize.parity.algorithm1.weight_layouts import FORMS, form_of, stages_of
+from internalize.parity.algorithm1.weight_layouts import FORMS, LevelModel, form_of, stages_of
+from internalize.parity.model.weights import columns_as_layers
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import off_child_mass
 from internalize.parity.theory.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
-from internalize.random_words import words
+from internalize.random_words import normals
 
 _LEAKS = 0.75
 """If the mean step on children is below this share of K and the noise is small, the layers below are the cause."""
@@ -187,6 +187,8 @@ def solve(
     # Checked again at the end: a later stage may have moved a layer that was recovered.
     recovered = len(records) == len(stages) and all(model.recovered(W, layer) for layer in range(len(W)))
     failed = next((record.stage for record in records if not record.recovered), None)
+    if options.transfer:
+        W, model = columns_as_layers(W[0], tree.levels), LevelModel(tree, setting, options)
     answer, truth = model.answers(replace(train, stream="test", count=options.test_samples), W)
     accuracy = float((answer * truth > 0).double().mean())
     result = SolveResult(
@@ -213,11 +215,7 @@ def _random_errors(options: SolveOptions, W: Sequence[Tensor], stage: int) -> li
     if options.oracle != "random":
         return [torch.zeros_like(w) for w in W]
     count = sum(w.numel() for w in W)
-    pairs = -(-count // 2)
-    uniform = (words(options.seed, "oracle", stage * 2 * pairs, 2 * pairs) >> np.uint64(11)) * 2.0**-53
-    # Box–Muller: two uniform numbers give two normal ones; 1 − u is never 0.
-    radius, angle = np.sqrt(-2 * np.log1p(-uniform[:pairs])), 2 * np.pi * uniform[pairs:]
-    normal = torch.from_numpy(np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count])
+    normal = torch.from_numpy(normals(options.seed, "oracle", stage, count))
     error = normal * (options.oracle_error / math.sqrt(float((normal * normal).sum())))
     ends = [0, *itertools.accumulate(w.numel() for w in W)]
     return [error[first:end].view_as(w) for w, (first, end) in zip(W, itertools.pairwise(ends), strict=True)]
@@ -253,6 +251,8 @@ def _departure(options: SolveOptions, stage: int) -> str | None:
         return (
             "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
         )
+    if options.skip:
+        return f"skip={options.skip}: a stage takes one step, which cannot train the layers of two levels"
     if options.gates == "ones" and stage > 1:
         return "with gates=ones every layer overwrites the input bits, which collapse (Lemma 1)"
     if options.gates == "cot" and stage > 1:
@@ -266,7 +266,7 @@ def _advice(options: SolveOptions) -> str:
     """Say what would succeed. Predictions cover only the paper's model, so other requests are referred to it."""
     setting, model = setting_of(options), ""
     usual = replace(setting, K=None, grid="K", rate="calibrated", oracle="none", oracle_error=0.0)
-    if options.curriculum in ("none", "cot") or form_of(options) == "block" or setting.grid == "none":
+    if options.curriculum in ("none", "cot") or options.skip or form_of(options) == "block" or setting.grid == "none":
         model = "log-icot, level mask, paper gates, "
     elif (
         options.preset == "none"

@@ -9,7 +9,7 @@ Under torch.distributed the first process keeps the folder and tells the others 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypedDict
 
 import torch
@@ -22,7 +22,7 @@ from internalize.parity.algorithm1.recovery import StageRecord
 from internalize.parity.algorithm1.solve import SolveOutcome, SolveResult, SolveState, samples_of, setting_of, solve
 from internalize.parity.algorithm1.weight_layouts import form_of, stages_of
 from internalize.parity.model.weights import Form, check_dtype, form_of_weights, read_weights, weight_shapes
-from internalize.parity.options import SolveOptions
+from internalize.parity.options import SolveOptions, stored
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.storage.files import Json, check_schema
 from internalize.storage.runs import Checkpoint, Run, begin_runs
@@ -150,6 +150,8 @@ def solve_kept(
             result = solve(options, begun=begun, on_stage=keep)
         except KeyboardInterrupt:
             raise Interrupted("all finished stages are saved, --resume continues") from None
+        if options.transfer:
+            names = list(weight_shapes(tree.levels, "level"))
         run.save_weights(dict(zip(names, result.weights, strict=True)))
         run.finish(result.to_json())
         return result
@@ -158,9 +160,9 @@ def solve_kept(
 def solve_config(options: SolveOptions) -> Json:
     """Return the `config.json` of a run."""
     tree = ParityTree.draw(options.n, options.k, options.seed)
-    gates = "cot" if form_of(options) == "cot" else options.gates
+    gates = "cot" if form_of(options) == "cot" and not options.transfer else options.gates
     setting = setting_of(options)  # a preset decides the grid and the rate
-    return {**asdict(options), "grid": setting.grid, "rate": setting.rate, "secret": list(tree.secret), "gates": gates}
+    return {**stored(options), "grid": setting.grid, "rate": setting.rate, "secret": list(tree.secret), "gates": gates}
 
 
 def read_solved(run: Run) -> SolveResult:

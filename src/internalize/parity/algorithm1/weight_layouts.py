@@ -28,7 +28,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from internalize.curriculum import Curriculum
 from internalize.environment import check_memory
 from internalize.parity.algorithm1.counting import gradient_to_round
 from internalize.parity.algorithm1.recovery import Pairs, off_child_share, recovered_columns
@@ -68,7 +67,7 @@ def form_of(options: SolveOptions) -> Form:
 
 def stages_of(options: SolveOptions) -> tuple[ParityStage, ...]:
     """Return the stages of a request; each takes one gradient step."""
-    return parity_stages(Levels(options.n, options.k), Curriculum(options.curriculum))
+    return parity_stages(Levels(options.n, options.k), options.schedule())
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from internalize.parity.certificates import (
     collapse,
     concentration,
     sensitivity,
+    skipped,
     symmetry,
     theorem,
     training,
@@ -57,6 +58,8 @@ STATEMENTS: dict[str, Statement[World]] = {
     "theorem-l2": theorem.l2_error,
     "theorem-probability": theorem.probability,
     "symmetry": symmetry.symmetry,
+    "skipped-level": skipped.skipped_level,
+    "skipped-levels": skipped.skipped_levels,
 }
 """All statements by the name that ``--only`` takes: those of the paper in its order, then our own about stages."""
 
@@ -67,6 +70,7 @@ MAX_POSITIONS = 1023
 
 _ABOUT_THE_MODEL = frozenset(STATEMENTS) - {
     *("mask", "link", "gating", "curriculum", "concentration", "trivial-tuples", "fresh-samples"),
+    *("skipped-level", "skipped-levels"),
 }
 """Statements that run the model. A NaN in the model violates each of them, which a maximum would overlook."""
 

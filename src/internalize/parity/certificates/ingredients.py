@@ -51,6 +51,8 @@ class ModelConfig:
     curriculum: Method = "log-icot"
     chunk: int | None = 1
     boundaries: tuple[int, ...] = ()
+    skip: tuple[int, ...] = ()
+    hidden_loss: bool = False
 
 
 _ONE_LAYER: Final = (
@@ -110,8 +112,10 @@ def _read(run: Run) -> Ingredients:
             raise InputError(f"{run.path / 'metrics.jsonl'} is damaged: it does not say which samples each stage used")
         history = _snapshots(run, levels, options)
         return found | {"history": history, "ranges": ranges} | _of_algorithm(options, tree)
-    schedule = Curriculum(model.curriculum, 1 if model.chunk is None else model.chunk, model.boundaries)
-    stages = parity_stages(levels, schedule)
+    schedule = Curriculum(
+        model.curriculum, 1 if model.chunk is None else model.chunk, model.boundaries, skip=model.skip
+    )
+    stages = parity_stages(levels, schedule, hidden_loss=model.hidden_loss)
     if model.supervised_tokens == "hidden":
         stages = tuple(_hiding(stage, levels) for stage in stages)
     return found | {
@@ -120,7 +124,7 @@ def _read(run: Run) -> Ingredients:
         "visible": named_mask(model.mask, levels),
         "gates": _learned(tensors, learned, levels, where) if learned else named_gates(model.gates, levels),
         "stages": stages,
-        "curriculum": schedule.method,
+        "curriculum": described(schedule),
     }
 
 
@@ -132,16 +136,22 @@ def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
         "visible": named_mask(options.mask, tree.levels),
         "gates": named_gates(options.gates, tree.levels),
         "stages": stages_of(options),
-        "curriculum": options.curriculum,
+        "curriculum": described(options.schedule()),
         "algorithm": setting_of(options),
         "epsilon": options.epsilon,
     }
 
 
+def described(schedule: Curriculum) -> str:
+    """Return the method of a curriculum, with what sets it apart from the paper's."""
+    without = " and ".join(map(str, schedule.skip))
+    return schedule.method + (f" without a stage for level {without}" if without else "")
+
+
 def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequence[Tensor]]:
     """Return the weights after every stage, or nothing if the run did not store all of them."""
     found = dict(run.snapshots())
-    if list(found) != list(range(1, len(stages_of(options)) + 1)):
+    if options.transfer or list(found) != list(range(1, len(stages_of(options)) + 1)):
         return ()
     where, form = run.path / "snapshots", form_of(options)
     return [read_weights(tensors, levels, form, where) for tensors in found.values()]

@@ -63,7 +63,7 @@ def level_spread(W: Sequence[Tensor], levels: Levels, level: int) -> float:
     return max(float((part - part[..., :1]).detach().abs().max()) for part in parts)
 
 
-@statement("Proposition 1 of stages.md", "exchanging hidden nodes without a loss leaves the empirical loss unchanged")
+@statement("docs/stages.md, Symmetry", "exchanging hidden nodes without a loss leaves the empirical loss unchanged")
 def symmetry(world: World) -> Finding:
     """Check the claim and Corollary 1 with random weights, for a swap and a rotation, which generate all exchanges.
 

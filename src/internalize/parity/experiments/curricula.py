@@ -28,6 +28,7 @@ from internalize.errors import InputError
 from internalize.parallel.runner import RunFolders
 from internalize.parity.experiments.jobs import DescentJob, TrainJob
 from internalize.parity.options import LearnedGateOptions, SampleOptions, SolveOptions, TrainOptions
+from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels
 from internalize.random_words import check_seed
 from internalize.storage.files import Json
@@ -64,6 +65,8 @@ class CompareOptions(LearnedGateOptions, SampleOptions):
     eval_every: Annotated[int, tyro.conf.Suppress] = 5
     methods: tuple[Method, ...] = METHODS
     """Curricula to compare. cot is evaluated with its chain written."""
+    skip: tuple[int, ...] = ()
+    """For log-icot: levels from 1 without a stage of their own. Only --study curricula uses it."""
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
     """Optimizers to use."""
     variants: tuple[str, ...] = ()
@@ -184,7 +187,12 @@ class _MethodRuns:
 
     @property
     def stages(self) -> int:
-        return len(Curriculum(self.method).stages(self.k - 1))
+        return len(parity_stages(Levels(self.n, self.k), Curriculum(self.method, skip=self.skip)))
+
+    @property
+    def skip(self) -> tuple[int, ...]:
+        """The levels without a stage of their own; only log-icot has such."""
+        return self.options.skip if self.method == "log-icot" else ()
 
     def place(self, optimizer: str) -> Path:
         return Path("curricula") / f"n{self.n}-k{self.k}" / optimizer / self.method
@@ -215,7 +223,7 @@ class _AdamW(_MethodRuns):
     """The runs of a method under AdamW at every learning rate; the best rate makes the row."""
 
     def job(self, seed: int, lr: float) -> TrainJob:
-        options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr)
+        options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr, skip=self.skip)
         return TrainJob(self.out, self.place(f"adamw-lr{lr}"), options, (seed,))
 
     def jobs(self, seed: int) -> list[TrainJob]:
@@ -277,7 +285,7 @@ class _Algorithm(_MethodRuns):
 
     def job(self, seed: int) -> DescentJob:
         most = default_samples(self.n, self.k)
-        options = SolveOptions(n=self.n, k=self.k, curriculum=self.method, seed=seed, samples=most)
+        options = SolveOptions(n=self.n, k=self.k, curriculum=self.method, seed=seed, samples=most, skip=self.skip)
         equal = max(1, self.budget // self.stages)
         return DescentJob(self.out, self.place("algorithm-1") / f"seed-{seed}", options, equal)
 

@@ -127,6 +127,10 @@ def _parse_value(kind: Kind, name: str, known: Mapping[str, Any], text: str) -> 
             raise InputError(f"{name}={text!r} is not one of {', '.join(get_args(wanted))}")
         if get_origin(wanted) is tuple:
             return tuple(int(part) for part in text.split("+"))
+        if wanted is bool:
+            if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            raise InputError(f"{name}={text!r} is not one of true, false")
         if wanted in (int, float) and (relative := _parse_relative(kind, name, known, text)):
             return relative
         return wanted(text)

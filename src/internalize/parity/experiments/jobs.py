@@ -7,7 +7,7 @@ cores.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.pool import ReportProgress, torch_threads
 from internalize.parallel.runner import KeptJob
 from internalize.parity.experiments.grid import Kind, Options, option_types, without_none
-from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.options import SolveOptions, TrainOptions, stored
 from internalize.storage.files import Json
 from internalize.storage.runs import Run, begin_runs
 from internalize.storage.summaries import SOLVED
@@ -228,7 +228,7 @@ class SuccessJob(KeptJob):
     @property
     def config(self) -> dict[str, Any]:
         """The job's `config.json`."""
-        return {**asdict(self.options), "samples": list(self.samples), "seeds": self.seeds}
+        return {**stored(self.options), "samples": list(self.samples), "seeds": self.seeds}
 
     @property
     def size(self) -> int:
@@ -356,7 +356,7 @@ def _train(options: TrainOptions, seeds: Sequence[int], go_on: Callable[[str], N
 def flat_options(options: Options) -> Json:
     """Return the options of a cell as columns; a list has the notation of the grid's words."""
     kinds = option_types("solve" if isinstance(options, SolveOptions) else "train")
-    values = {name: value for name, value in asdict(options).items() if name in kinds}
+    values = {name: value for name, value in stored(options).items() if name in kinds}
     for name, value in values.items():
         if get_origin(kinds[name]) is tuple:
             values[name] = "+".join(map(str, value))
@@ -368,7 +368,7 @@ def flat_options(options: Options) -> Json:
 @cache
 def cell_schema(kind: Kind) -> Schema:
     """Return the columns of a kind's cells."""
-    options = {name: wanted if wanted in (int, float) else str for name, wanted in option_types(kind).items()}
+    options = {name: wanted if wanted in (int, float, bool) else str for name, wanted in option_types(kind).items()}
     extra = {"stop_at_failure": bool} if kind == "solve" else {}
     return {"cell": str, "status": str, "reason": str, **options, **extra, "seed": int, **_result_columns(kind)}
 

@@ -20,7 +20,7 @@ from internalize.storage.files import Json
 from internalize.storage.summaries import SOLVED
 from internalize.storage.sweep_store import CellStore, kind_of
 
-_AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none"}
+_AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none", "skip": None}
 """The options that the prediction assumes."""
 
 

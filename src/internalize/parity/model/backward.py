@@ -57,11 +57,14 @@ class LevelGradients:
             Z.append(A[layer].mT @ X[:, : end[layer]])
             X[:, end[layer] : end[layer + 1]] = self.model.link(Z[layer])
 
-        top, first = stage.layers, stage.supervised[0]
+        # Nodes of lower levels have a loss only if hidden nodes keep theirs; otherwise ``lower`` is empty.
+        top, first = stage.layers, max(stage.supervised[0], end[stage.layers - 1])
+        lower = slice(stage.supervised[0], max(stage.supervised[0], end[top - 1]))
+        below_error = X[:, lower] - sequence[:, lower]
         error = dX[:, end[top - 1] - n : end[top] - n]
         error[:, : first - end[top - 1]] = 0
         torch.sub(X[:, first : end[top]], sequence[:, first : end[top]], out=error[:, first - end[top - 1] :])
-        losses = error.square().sum(dim=(-1, -2)) / (2 * B)
+        losses = (error.square().sum(dim=(-1, -2)) + below_error.square().sum(dim=(-1, -2))) / (2 * B)
         error /= B
         for layer in reversed(range(top)):
             G = self.model.link.slope(Z[layer]).mul_(dX[:, end[layer] - n : end[layer + 1] - n])
@@ -71,6 +74,7 @@ class LevelGradients:
             below = dX[:, : end[layer] - n]
             if layer == top - 1:
                 below[:] = A[layer][:, n:] @ G
+                dX[:, lower.start - n : lower.stop - n] += below_error / B
             elif layer:
                 below += A[layer][:, n:] @ G  # baddbmm_ into a part of a buffer would compute run by run
         for layer, (w, gradient) in enumerate(zip(self.W, self.gradients, strict=True)):

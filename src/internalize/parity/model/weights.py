@@ -62,6 +62,21 @@ def full_weights(W: Iterable[Tensor], levels: Levels) -> list[Tensor]:
     return full
 
 
+def columns_as_layers(W: Tensor, levels: Levels) -> list[Tensor]:
+    r"""Return the columns of the one-layer model of explicit CoT as layers in level form.
+
+    **Claim.** For any weights and any link, these layers compute in one pass what the one-layer model writes level by
+    level. **Proof.** A node of level ℓ + 1 sees the same keys in both, the positions of lower levels, and its column has
+    the same softmax over them. Both compute φ of the weighted mean of their states: the bits, which are equal, and the
+    nodes of lower levels, which are equal by induction. ∎ So where the chain that the model writes is right, the answer
+    without a chain is right, with the same error. Nothing is trained: a pass of the chain becomes a layer.
+    """
+    found: list[Tensor] = []
+    for layer, end in enumerate(levels.level_end[:-1]):
+        found.append(W[:end, end - levels.n : levels.level_end[layer + 1] - levels.n].clone())
+    return found
+
+
 def level_parts(W: Sequence[Tensor], levels: Levels) -> list[Tensor]:
     """Return the parts of weights in block form that the paper's model reads."""
     return [w[: levels.level_end[layer], levels.span(layer + 1)] for layer, w in enumerate(W)]

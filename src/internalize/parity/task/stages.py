@@ -25,13 +25,16 @@ class ParityStage:
     layers: int
 
 
-def parity_stages(levels: Levels, curriculum: Curriculum) -> tuple[ParityStage, ...]:
-    """Return the stages of ``curriculum`` on k-parity: log2 k stages for Log-ICoT, k − 1 for ICoT."""
+def parity_stages(levels: Levels, curriculum: Curriculum, *, hidden_loss: bool = False) -> tuple[ParityStage, ...]:
+    """Return the stages of ``curriculum`` on k-parity: log2 k stages for Log-ICoT, k − 1 for ICoT.
+
+    With ``hidden_loss``, hidden nodes keep their loss. The readout holds them, because it keeps what lower layers wrote.
+    """
     chain = range(levels.n, levels.T)
     return tuple(
         ParityStage(
             hidden=tuple(chain[e] for e in stage.hidden),
-            supervised=tuple(chain[e] for e in stage.supervised),
+            supervised=tuple(chain) if hidden_loss else tuple(chain[e] for e in stage.supervised),
             layers=levels.level_of(chain[stage.supervised[0]]),
         )
         for stage in curriculum.stages(len(chain), [levels.level_of(m) for m in chain[:-1]])

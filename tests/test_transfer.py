@@ -1,0 +1,96 @@
+"""One stage for all levels: the columns of explicit CoT as layers, hidden loss; and random initial weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from internalize import Curriculum
+from internalize.parity.adamw.ensemble import Training
+from internalize.parity.algorithm1.solve import solve
+from internalize.parity.model.backward import LevelGradients
+from internalize.parity.model.cot import CoTTransformer
+from internalize.parity.model.link import get_link
+from internalize.parity.model.loss import stage_loss
+from internalize.parity.model.transformer import LevelTransformer, set_weights
+from internalize.parity.model.weights import columns_as_layers
+from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.task.data import add_trace, draw_bits, stage_input
+from internalize.parity.task.stages import parity_stages
+from internalize.parity.task.tree import ParityTree
+from internalize.storage.runs import Run
+from tests.asking import ask, refused
+
+
+@pytest.mark.parametrize("link", ["cosine", "quartic"])
+@pytest.mark.parametrize(("n", "k"), [(2, 2), (9, 8), (30, 16)])
+def test_layers_compute_what_the_chain_writes(n: int, k: int, link: str):
+    """The claim of `columns_as_layers`, for random weights, which solve nothing."""
+    generator = torch.Generator().manual_seed(n)
+    chain = CoTTransformer(n, k, get_link(link), dtype=torch.float64)
+    W = 3 * torch.randn(chain.W.shape, generator=generator, dtype=torch.float64)
+    set_weights(chain, [W])
+    layers = LevelTransformer(n, k, get_link(link), dtype=torch.float64)
+    set_weights(layers, columns_as_layers(W, layers.levels))
+    bits = draw_bits(n, 0, 0, 50, dtype=torch.float64)
+    torch.testing.assert_close(layers.states(bits), chain.generate(bits, by="level"), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(30, 16), (70, 32)])
+def test_one_step_on_the_chain_answers_without_it(n: int, k: int):
+    found = solve(SolveOptions(n=n, k=k, curriculum="cot", transfer=True, test_samples=500))
+    assert (found.exact_recovery, found.accuracy, found.steps) == (True, 1.0, 1)
+    assert found.max_error < 1e-6
+    assert len(found.weights) == k.bit_length() - 1
+
+
+def test_a_transferred_run_is_a_model_without_a_chain(tmp_path: Path):
+    """Its folder holds layers, resumes, and is certified like any other; statements on Algorithm 1's stages are not."""
+    out = tmp_path / "run"
+    first = ask(f"solve --n 8 --k 4 --curriculum cot --transfer --snapshots --out {out}")
+    assert set(Run(out).weights()) == {"W1", "W2"}
+    assert ask(f"solve --n 8 --k 4 --curriculum cot --transfer --snapshots --out {out} --resume") == first
+    found = ask(f"certify --run {out} --only well-trained gating evaluation theorem-max")["certificates"]
+    assert {c["verdict"] for c in found if c["statement"] != "theorem-max"} == {"holds"}
+    assert {c["verdict"] for c in found if c["statement"] == "theorem-max"} == {"not applicable"}
+    refused(f"solve --transfer --out {tmp_path}/no", "transfer belongs to --curriculum cot")
+
+
+def test_random_initial_weights(tmp_path: Path):
+    """A seed's weights do not depend on other seeds, have the requested size, and 0 is the start of before."""
+    options = TrainOptions(n=12, k=8, init_std=0.1)
+    both, alone = Training(options, (3, 4)), Training(options, (4,))
+    for name in ("W1", "W2", "W3"):
+        assert torch.equal(both.weights(1)[name], alone.weights(0)[name])
+        assert not torch.equal(both.weights(0)[name], both.weights(1)[name])
+    every = torch.cat([w.flatten() for w in Training(TrainOptions(n=64, k=32, init_std=0.1), (0,)).weights(0).values()])
+    assert 0.095 < float(every.std()) < 0.105
+    assert not any(bool(w.any()) for w in Training(TrainOptions(n=12, k=8), (0,)).weights(0).values())
+    refused(f"train --init-std -1 --out {tmp_path}/no", "init_std=-1")
+
+
+def test_all_levels_in_one_stage_if_hidden_nodes_keep_their_loss(tmp_path: Path):
+    out = tmp_path / "run"
+    found = ask(
+        f"train --n 16 --k 8 --curriculum none --hidden-loss --steps 300 --lr 0.03 --eval-samples 500 --out {out}"
+    )
+    assert found["accuracy"] > 0.99
+    assert min(Run(out).metrics()[-1]["level_accuracy"]) > 0.99
+    (judged,) = ask(f"certify --run {out} --only symmetry")["certificates"]
+    assert judged["verdict"] == "not applicable"  # every node has a loss
+    refused(f"train --curriculum cot --hidden-loss --out {tmp_path}/no", "hidden_loss needs the paper's model")
+
+
+def test_gradients_with_hidden_loss_are_those_of_the_printed_loss():
+    tree = ParityTree.draw(9, 8, 1)
+    sequence = add_trace(tree, draw_bits(9, 1, 0, 40, dtype=torch.float64)).unsqueeze(0)
+    generator = torch.Generator().manual_seed(1)
+    for stage in parity_stages(tree.levels, Curriculum(), hidden_loss=True):
+        model = LevelTransformer(9, 8, runs=(1,), dtype=torch.float64)
+        set_weights(model, [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in model.W])
+        loss = stage_loss(model(stage_input(sequence, stage), stage.layers), sequence, stage).sum()
+        wanted = torch.autograd.grad(loss, list(model.W)[: stage.layers])
+        losses = LevelGradients(model)(sequence.mT.contiguous(), stage)
+        torch.testing.assert_close(losses.sum(), loss.detach())
+        for w, gradient in zip(model.W, wanted, strict=False):
+            torch.testing.assert_close(w.grad, gradient)
