@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig
 
-from internalize.lm.options import CurriculumOptions, LmMethod, LmModelOptions
+from internalize.lm.model_options import LmModelOptions
+from internalize.lm.options import CurriculumOptions, LmMethod
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.answer_costs import AnswerCosts, answer_costs
 from internalize.lm.training.flops import Gpu, ModelSize, model_size

@@ -12,7 +12,7 @@ from internalize.errors import InputError
 from internalize.lm import Internalization, LmTrainOptions
 from internalize.lm.data.source import open_source
 from internalize.lm.evaluation.evaluate import evaluate, open_subject
-from internalize.lm.options import MAX_LAYERS
+from internalize.lm.model_options import MAX_LAYERS
 from internalize.lm.training import memory
 from internalize.lm.training.memory import check_training_memory
 from tests.asking import call

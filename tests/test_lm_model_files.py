@@ -12,7 +12,7 @@ from safetensors.torch import load, load_file, save_file
 
 from internalize.errors import InputError
 from internalize.lm.evaluation.evaluate import open_subject
-from internalize.lm.options import MAX_LAYERS, LmModelOptions
+from internalize.lm.model_options import MAX_LAYERS, LmModelOptions
 from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.model_files import load_config, load_tokenizer, load_weights, outline
 from internalize.lm.training.models import PromptSpec, load_model, make_model

@@ -169,7 +169,7 @@ def test_a_model_folder_needs_no_code_of_ours(tiny: Path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 1 1 0 1 0 ||")
-    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".md", ".safetensors"}
     assert PromptSpec.read(folder).stage_slots == (0, 2)
 
 

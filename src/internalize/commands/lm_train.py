@@ -29,6 +29,8 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
       torchrun --nproc-per-node 2 -m internalize -- lm train --out runs/two
     """
 
+    report_to: tuple[str, ...] = ()
+    """Loggers that record losses and evaluations: tensorboard, wandb, mlflow, … Default: none."""
     options: tyro.conf.OmitArgPrefixes[LmTrainOptions] = field(default_factory=LmTrainOptions)
 
     def __call__(self) -> int:
@@ -54,12 +56,14 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
             raise InputError("several processes need --out: without it, each would choose another folder")
         self.announce(out, "run")
         results: list[dict[str, Any]] = []
+        total = 0
         for seed, run in runs.items():
             with ProgressDisplay(f"lm train {self.options.data} {self.options.method} seed {seed}") as progress:
                 noted = 0
 
                 def report(now: Report, progress: ProgressDisplay = progress) -> None:
-                    nonlocal noted
+                    nonlocal noted, total
+                    total = now.total
                     for stage in now.finished[noted:]:
                         progress.note(_in_words(stage, now.stages))
                     noted = len(now.finished)
@@ -74,6 +78,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
                         device=device,
                         resume=self.resume,
                         checkpoint_steps=self.checkpoint_steps,
+                        report_to=self.report_to,
                         report=report,
                         say=say,
                     )
@@ -86,7 +91,7 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
         self.show_runs(results, runs, ("exact_match", "word_match", "examples", "steps", "tokens", "seconds"))
         if not self.json:
             stop_at, made = self.options.stop_at, results[0]["steps"]
-            if stop_at is not None and not self.seeds and made < self.options.steps:
+            if stop_at is not None and not self.seeds and made < total:
                 say(f"stopped after {made} updates: exact match reached {stop_at:g} with the whole chain hidden")
             self.suggest("lm eval --stages all --chain --model", next(iter(runs.values())).path)
         return 0
@@ -94,6 +99,8 @@ class LmTrain(CheckpointOption, SeedsOptions, SeedOption, DeviceOptions):
 
 def _in_words(stage: dict[str, Any], stages: int) -> str:
     """Return a finished stage as one line."""
+    if stage["exact_match"] is None:
+        return f"stage {stage['stage']}/{stages} ended: {stage['steps']} updates, not evaluated"
     outcome = "passed" if stage["passed"] else "ended below the threshold"
     return (
         f"stage {stage['stage']}/{stages} {outcome}: {stage['steps']} updates, exact match {stage['exact_match']:.3f}"

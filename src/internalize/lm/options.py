@@ -11,6 +11,17 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from internalize.curriculum import Curriculum, Side, doubling
 from internalize.errors import InputError, check_choices
+from internalize.lm.model_options import (
+    EPOCHS,
+    FINE_TUNING,
+    FINE_TUNING_ADAPTERS,
+    CountDefault,
+    LmModelOptions,
+    OptimizerOptions,
+    RateDefault,
+    check_at_least,
+    plain,
+)
 from internalize.storage.files import Json, check_schema
 
 LmMethod = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "adaptive", "pause"]
@@ -18,10 +29,6 @@ LM_METHODS: Final[tuple[LmMethod, ...]] = get_args(LmMethod)
 LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
-MAX_LAYERS: Final = 1000
-"""Largest number of layers of any model, as of the deepest published ones. Making one takes a few milliseconds."""
-_MOST: Final = 2**53
-"""Largest number of anything that is counted. Floating-point numbers are exact up to here."""
 HALF: Final = 50
 """The default percentile of `CurriculumOptions.slots`: half of the chains have a slot for each hidden token."""
 LONGEST: Final = 100
@@ -147,7 +154,7 @@ class CurriculumOptions:
         if self.slots in (None, "longest"):
             return SlotLimit(LONGEST)
         if isinstance(self.slots, int):
-            _check_at_least(self, 0, "slots")
+            check_at_least(self, 0, "slots")
             return SlotLimit(LONGEST, most=self.slots)
         found = None
         if isinstance(self.slots, float) and 0 < self.slots <= 1:
@@ -181,8 +188,11 @@ class ScheduleOptions:
 
     TITLE: ClassVar = "Schedule"
 
-    steps: int = 3000
-    """Largest number of updates in all stages together."""
+    steps: int = CountDefault(3000)
+    """Largest number of updates in all stages together. A pretrained model has --epochs in its place."""
+    epochs: float | None = None
+    """Passes over the data in all stages together, in place of --steps. Default: 20 for a pretrained model, if neither
+    is given and the data have an end."""
     advance: Advance = "accuracy"
     """When the next stage begins. accuracy: when held-out exact match reaches --threshold, or after --stage-steps.
     steps: every --stage-steps updates. epochs: --stages-per-epoch stages per epoch, as Deng et al. do."""
@@ -210,8 +220,10 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_at_least(self, 1, "steps", "stage_steps", "patience", "first_steps")
-        _check_at_least(self, 0, "consolidate")
+        check_at_least(self, 1, "steps", "stage_steps", "patience", "first_steps")
+        if self.epochs is not None and not (math.isfinite(self.epochs) and self.epochs > 0):
+            raise InputError(f"epochs={self.epochs} must be positive")
+        check_at_least(self, 0, "consolidate")
         if not (math.isfinite(self.stages_per_epoch) and self.stages_per_epoch > 0):
             raise InputError(f"stages_per_epoch={self.stages_per_epoch} must be positive")
         if not (math.isfinite(self.first_epochs) and self.first_epochs >= 0):
@@ -220,39 +232,6 @@ class ScheduleOptions:
             share: float | None = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise InputError(f"{name}={share} is an exact match, above 0 and at most 1")
-
-
-@dataclass(frozen=True)
-class LmModelOptions:
-    """The model to train."""
-
-    TITLE: ClassVar = "Model"
-
-    model: str = ""
-    """Folder of a pretrained model, its name on the Hugging Face hub, or a config.json for a new model of any
-    architecture. Default: a new GPT-2 of the size below, with one token per word."""
-    layers: int = 5
-    """Layers of the new GPT-2."""
-    width: int = 64
-    """Width of the new GPT-2."""
-    heads: int = 4
-    """Attention heads per layer of the new GPT-2."""
-    init_std: float = 0.1
-    """Standard deviation of the new GPT-2's initial weights. Tiny models need more than the usual 0.02."""
-    lora_rank: int = 0
-    """Train LoRA adapters of this rank (peft), which are merged at the end, in place of all weights. 0: all weights."""
-    slot_token: str = ""
-    """Token of the tokenizer that fills hidden slots. Default: its padding token; without one, its end token."""
-
-    def __post_init__(self) -> None:
-        _check_at_least(self, 1, "layers", "width", "heads")
-        _check_at_least(self, 0, "lora_rank")
-        if self.layers > MAX_LAYERS:
-            raise InputError(f"layers={self.layers} must be at most {MAX_LAYERS}")
-        if self.width % self.heads:
-            raise InputError(f"width={self.width} is not a multiple of heads={self.heads}")
-        if not (math.isfinite(self.init_std) and self.init_std > 0):
-            raise InputError(f"init_std={self.init_std} must be a positive number")
 
 
 @dataclass(frozen=True)
@@ -280,33 +259,6 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
-class OptimizerOptions:
-    """The computation of an update."""
-
-    TITLE: ClassVar = "Optimizer"
-
-    batch: int = 128
-    """Examples per update, over all processes and accumulated parts."""
-    accumulate: int = 1
-    """Number of parts that the batch is split into, to save memory. The update is the same."""
-    lr: float = 1e-3
-    """Learning rate of AdamW. It is constant between warm-up and consolidation."""
-    beta2: float = 0.99
-    """β₂ of AdamW."""
-    weight_decay: float = 0.01
-    """Weight decay of AdamW."""
-    warmup: int = 50
-    """Updates over which the learning rate rises from zero."""
-    clip: float = 1.0
-    """Largest gradient norm; larger gradients are scaled down. 0: no limit."""
-    layer_loss: float = 0.0
-    """Weight of the loss at every layer below the last, read by the model's own head, so that steps are computed in
-    early layers. Deep reasoning trees need it (parity with k=16: 1); shallow ones train more slowly with it."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the arithmetic. bfloat16: mixed precision, the weights stay in float32."""
-
-
-@dataclass(frozen=True)
 class EvaluationOptions:
     """The measurements during and after training."""
 
@@ -316,6 +268,14 @@ class EvaluationOptions:
     """Updates between evaluations on held-out examples. A stage can end only at an evaluation."""
     eval_examples: int = 512
     """Held-out examples per evaluation."""
+    eval_first: int = CountDefault(0)
+    """Ask this many of them first. If their exact match is clearly below --threshold, or if nothing depends on the
+    others, the others are not asked. 0: ask all. Default for a pretrained model: 64."""
+    eval_stage_ends: bool = True
+    """Also evaluate at the end of every stage that ends after a fixed number of updates. Without, such a stage has no
+    exact match in the result unless --eval-every falls on its end."""
+    keep_best: bool = False
+    """End with the weights of the highest held-out exact match with the whole chain hidden, not with the last ones."""
     test_examples: int = 4096
     """Held-out examples of the final evaluation, with the whole chain hidden."""
     budgets: Literal["never", "end", "stages"] = "end"
@@ -334,9 +294,10 @@ class LmTrainOptions(
         CurriculumOptions.__post_init__(self)
         ScheduleOptions.__post_init__(self)
         LmModelOptions.__post_init__(self)
-        _check_at_least(self, 1, "batch", "accumulate", "eval_every", "eval_examples", "test_examples")
-        _check_at_least(self, 0, "warmup")
-        _check_at_least(self, 1, "max_examples", "max_tokens")
+        check_at_least(self, 1, "batch", "accumulate", "eval_every", "eval_examples", "test_examples")
+        check_at_least(self, 0, "warmup", "eval_first")
+        check_at_least(self, 1, "max_examples", "max_tokens")
+        self._fit_to_model()
         if self.subdivides and self.advance != "accuracy":
             raise InputError(
                 f"advance={self.advance} does not work with adaptive, which needs accuracy to detect a stall; "
@@ -353,6 +314,39 @@ class LmTrainOptions(
         if not 0 < self.beta2 < 1:
             raise InputError(f"beta2={self.beta2} must be between 0 and 1")
 
+    def _fit_to_model(self) -> None:
+        """Set the defaults that depend on whether the model is pretrained. What a user gave stays as it is."""
+        from internalize.lm.data.tasks import is_task  # late: tasks import this module's neighbors
+
+        for name in FINE_TUNING:
+            if isinstance(value := getattr(self, name), CountDefault | RateDefault):
+                own = FINE_TUNING | (FINE_TUNING_ADAPTERS if self.lora_rank else {})
+                default = own[name] if self.pretrained else getattr(LmTrainOptions, name)
+                object.__setattr__(self, name, type(value)(default))
+        if self.epochs is None or isinstance(self.epochs, RateDefault):
+            own = self.pretrained and isinstance(self.steps, CountDefault) and not is_task(self.data)
+            object.__setattr__(self, "epochs", RateDefault(EPOCHS) if own else None)
+        elif not isinstance(self.steps, CountDefault):
+            raise InputError(f"give steps={self.steps} or epochs={self.epochs}, not both")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all options for JSON. The number of updates that follows from epochs is not known yet."""
+        found = {name: plain(value) for name, value in super().as_json().items()}
+        return found if self.epochs is None else {**found, "steps": None}
+
+    def with_updates(self, examples: int | None) -> "LmTrainOptions":
+        """Return the options with the number of updates that the epochs over so many examples take.
+
+        Data without an end have no epochs: there the default is the number of updates of a new model.
+        """
+        if self.epochs is None:
+            return self
+        if examples is not None:
+            return replace(self, epochs=None, steps=max(1, math.ceil(self.epochs * examples / self.batch)))
+        if isinstance(self.epochs, RateDefault):
+            return replace(self, epochs=None, steps=int(self.steps))
+        raise InputError(f"epochs={self.epochs}: the data have no end; give --steps")
+
 
 Kind = TypeVar("Kind", bound=CurriculumOptions)
 
@@ -363,16 +357,9 @@ def options_from_json(kind: type[Kind], found: Json, path: Path) -> Kind:
     if missing := [field.name for field in fields(kind) if field.name not in found]:
         raise InputError(f"{path} has no {missing[0]!r}")
     smoothing = math.inf if found["smoothing"] == "inf" else found["smoothing"]
+    if found.get("epochs") is not None:  # the number of updates follows from them
+        found = {name: value for name, value in found.items() if name != "steps"}
     return check_schema({**found, "smoothing": smoothing}, kind, path)
-
-
-def _check_at_least(options: object, least: int, *names: str) -> None:
-    for name in names:
-        value: int | None = getattr(options, name)
-        if value is not None and value < least:
-            raise InputError(f"{name}={value} must be at least {least}")
-        if value is not None and value > _MOST:
-            raise InputError(f"{name}={value} must be at most {_MOST}")
 
 
 def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:

@@ -101,6 +101,17 @@ _BEFORE: dict[str, Json] = {
         "template": "icot",
         "max_examples": None,
         "max_tokens": None,
+        "epochs": None,
+        "scheduler": "constant",
+        "gradient_checkpointing": False,
+        "eval_first": 0,
+        "eval_stage_ends": True,
+        "keep_best": False,
+        "lora_alpha": None,
+        "lora_dropout": 0.0,
+        "lora_targets": "all-linear",
+        "lora_keep": False,
+        "quantize": "none",
     },
 }
 """By kind of run: the values of options that did not exist when the run was made, so its config.json lacks them."""

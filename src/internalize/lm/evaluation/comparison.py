@@ -278,7 +278,8 @@ def compare(
         finished(outcome)
 
     folders = RunFolders(out, resume, Runner(jobs, report=report), on_refused)
-    planned = plan_settings(measure_costs(options, methods, seeds[0], say, how.device), budgets, options.steps)
+    costs = measure_costs(options, methods, seeds[0], say, how.device)
+    planned = plan_settings(costs, budgets, costs[0].base.steps)
     trained = {setting.folder: setting.options for setting in planned}
     # Seed by seed, so that a comparison that is stopped early has runs of every method.
     todo = [LmJob(out, folder / f"seed-{seed}", o, seed, how) for seed in seeds for folder, o in trained.items()]

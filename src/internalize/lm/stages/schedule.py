@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from internalize.curriculum import largest_removal, smaller_removal
@@ -89,13 +90,20 @@ class Schedule:
                     "advance=epochs needs data with an end; a generated task has none: use advance=steps or accuracy"
                 )
             self.unsmoothed = first = round(options.first_epochs * updates_per_epoch)
-            each = max(1, round(updates_per_epoch / options.stages_per_epoch))
-            self.attempts += (Attempt(first + stage * each, stage) for stage in range(1, stages))
+            each = round(updates_per_epoch / options.stages_per_epoch)
+            # As published: if this is 0, each update removes more, the first one included, whatever is shown before.
+            self.attempts += (
+                Attempt(first + stage * each if each else max(first, stage - 1), stage) for stage in range(1, stages)
+            )
 
     def restart(self) -> None:
         """Return to the first attempt, if accuracy decides about attempts."""
         if self.options.advance == "accuracy":
             self.attempts, self.good, self.held, self.best = [Attempt(0, 0)], -1, 1.0, Best(0.0, None, 0)
+
+    def records(self, number: int) -> int:
+        """Return how many attempts before this one have an update. Those that begin with the next one have none."""
+        return sum(one.begins < after.begins for one, after in pairwise(self.attempts[: number + 1]))
 
     @property
     def begins(self) -> list[int]:
@@ -122,6 +130,11 @@ class Schedule:
         """Whether the latest attempt could be given up for a smaller one."""
         return self.targets is not None and self.attempts[-1].stage - self.good > 1
 
+    @property
+    def nearly(self) -> float:
+        """The accuracy above which an attempt has not stalled."""
+        return self.chance + NEARLY * max(self.held - self.chance, 0)
+
     def longest(self, stage: int) -> float:
         """Return the largest number of updates of an attempt at a stage when accuracy decides."""
         if stage == self.stages - 1:
@@ -146,8 +159,7 @@ class Schedule:
         self.best = self.best.after(done, accuracy, loss)
         passed, at_its_end = accuracy >= self.options.threshold, begins - began >= self.longest(stage)
         stands = (compared and begins - max(began, self.best.at) >= self.options.patience) or at_its_end
-        nearly = self.chance + NEARLY * max(self.held - self.chance, 0)
-        stalls = self.may_go_back and accuracy <= nearly and stands
+        stalls = self.may_go_back and accuracy <= self.nearly and stands
         if not (passed or stalls or at_its_end):
             return False
         self.best = Best(0.0, None, begins)

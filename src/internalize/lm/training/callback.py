@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.stages.schedule import Attempt, Best, Schedule
+from internalize.lm.training.evaluations import EvaluationLog, Measured, measured
 from internalize.lm.training.generation import generate_answers
 from internalize.lm.training.layer_loss import held_out_loss
 from internalize.lm.training.trainer_checkpoints import (
+    BEST,
     FIRST_STAGE,
     GOOD,
     PLACE,
@@ -40,6 +43,8 @@ from internalize.storage.files import Json, load_tensors, save_tensors, sealed, 
 class RunHooks:
     """The hooks through which a run folder takes part in training. The defaults are for a user's own Trainer."""
 
+    on_push: Callable[[Path], None] = lambda folder: None
+    """Called with the folder that a Trainer is about to upload to a hub."""
     on_metrics: Callable[[Json], None] = lambda metrics: None
     """Called with every evaluation."""
     on_stage_end: Callable[[int], None] = lambda stage: None
@@ -79,8 +84,13 @@ class StageCallback(TrainerCallback):
         """The number of updates after which training was complete; None before that."""
         self.seconds = 0.0
         self.hooks = RunHooks()
+        self.log = EvaluationLog()
+        """Shows evaluations in the Trainer's log."""
+        self.best: tuple[float, int] | None = None
+        """With `keep_best`: the highest exact match with the whole chain hidden, and the number of updates then."""
         self._losses = (0.0, 0)
         self._good: dict[str, torch.Tensor] = {}
+        self._best: dict[str, torch.Tensor] = {}
         self._stop_at: int | None = None
         self._first_ended: int | None = None
         self._began = 0.0
@@ -110,8 +120,9 @@ class StageCallback(TrainerCallback):
             raise InputError("advance=accuracy needs dataloader_num_workers=0: workers would not learn of a new stage")
         self.schedule.restart()
         self.finished_stages, self.ended, self._stop_at, self._losses, self._good = [], None, None, (0.0, 0), {}
+        self.best, self._best = None, {}
         if state.global_step:
-            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            checkpoint = Path(args.resume_from_checkpoint or f"{args.output_dir}/checkpoint-{state.global_step}")
             shared = self.restore(checkpoint)
             check_restored(checkpoint, kwargs["model"], self._good, kwargs["optimizer"])
             ended = shared and self._decide(kwargs["model"], args, state, self.latest["exact_match"], None)
@@ -143,9 +154,12 @@ class StageCallback(TrainerCallback):
         """Evaluate if an evaluation is due, and let the schedule decide about the stage."""
         done = state.global_step
         number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
-        if done % self.options.eval_every == 0 or self._ends(done) or done in (self._stop_at, state.max_steps):
+        ends, at_end = self._ends(done), done in (self._stop_at, state.max_steps)
+        asked = self.options.eval_stage_ends or not number
+        if done % self.options.eval_every == 0 or at_end or (ends and asked):
             model = kwargs["model"]
-            accuracy = self.exact_match(model, stage, args)
+            accuracy, examples = self._evaluate(model, stage, args, every=at_end)
+            self._keep_if_best(model, stage, accuracy, done)
             loss = None
             if self.schedule.may_go_back:
                 loss = _finite(self.held_out_loss(model, stage, args), done)
@@ -157,19 +171,25 @@ class StageCallback(TrainerCallback):
                 "samples": done * self.options.batch,
                 "tokens": int(state.num_input_tokens_seen),
                 "exact_match": accuracy,
+                **({"examples": examples} if self.options.eval_first else {}),
                 **({} if loss is None else {"held_out_loss": loss}),
             }
+            self.log.due = self._evaluated
             stage_ended = self._decide(model, args, state, accuracy, loss)
             if done in (self._stop_at, state.max_steps):
-                if len(self.finished_stages) == number:
+                if len(self.finished_stages) == self.schedule.records(number):
                     self._end_stage(model, args, number, accuracy, done)
                 self.ended = done
+                if self.best and accuracy < self.best[0]:
+                    restore_weights(model, self._best)
                 control.should_training_stop = True
                 if done < state.max_steps:
                     control.should_save = False  # a Trainer resumed from such a checkpoint would continue training
             elif stage_ended and number == 0 and self.hooks.on_first_stage:
                 self._first_ended = done
                 control.should_save = True
+        elif ends:
+            self._end_stage(kwargs["model"], args, number, None, self.schedule.attempts[number + 1].begins)
         if self.ended is None and self.hooks.interrupted():
             control.should_save = control.should_training_stop = True
 
@@ -179,8 +199,9 @@ class StageCallback(TrainerCallback):
             return
         loss = _finite(float(kwargs["logs"]["loss"]), state.global_step)
         self._losses = (self._losses[0] + loss, self._losses[1] + 1)
+        self.log.on_log(args, state, control, **kwargs)  # unless it came first in the Trainer's list, and has done it
         if not self.hooks.keep_history:
-            state.log_history.clear()
+            state.log_history[:] = [line for line in state.log_history if "stage" in line]
         if self._evaluated is not None:
             self.seconds = time.perf_counter() - self._began
             loss = self._losses[0] / self._losses[1]
@@ -198,6 +219,8 @@ class StageCallback(TrainerCallback):
             self.seconds = time.perf_counter() - self._began
             if self._good:
                 save_tensors(folder / GOOD, self._good)
+            if self._best:
+                save_tensors(folder / BEST, self._best)
             place = {
                 "step": state.global_step,
                 "attempts": self.schedule.attempts,
@@ -210,6 +233,7 @@ class StageCallback(TrainerCallback):
                 "losses": self._losses,
                 "seconds": self.seconds,
                 "files": checkpoint_digests(folder),
+                **({"best_kept": self.best} if self.best else {}),
                 **self.hooks.saved_place(),
             }
             if self.hooks.on_first_stage and self._first_ended == state.global_step:
@@ -218,6 +242,13 @@ class StageCallback(TrainerCallback):
             if self.hooks.keep_checkpoints:
                 for old in whole_checkpoints(folder.parent)[: -self.hooks.keep_checkpoints]:
                     shutil.rmtree(old, ignore_errors=True)
+
+    def on_push_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Add what our commands need to the folder that the Trainer uploads."""
+        if args.process_index == 0:
+            self.hooks.on_push(Path(str(args.output_dir)))
 
     # Helpers of the events
 
@@ -228,7 +259,7 @@ class StageCallback(TrainerCallback):
     def _ends(self, done: int) -> bool:
         """Return whether an attempt ends here by its number of updates and its end is not recorded yet."""
         number = self.schedule.attempt(done - 1)
-        return self.schedule.attempt(done) != number and len(self.finished_stages) == number
+        return self.schedule.attempt(done) != number and len(self.finished_stages) == self.schedule.records(number)
 
     def _decide(
         self, model: Any, args: TrainingArguments, state: TrainerState, accuracy: float, loss: float | None
@@ -248,15 +279,15 @@ class StageCallback(TrainerCallback):
             self._good = trained_weights(model) if self.schedule.may_go_back else {}
         return ends
 
-    def _end_stage(self, model: Any, args: TrainingArguments, number: int, accuracy: float, end: int) -> None:
-        """Record the end of an attempt."""
+    def _end_stage(self, model: Any, args: TrainingArguments, number: int, accuracy: float | None, end: int) -> None:
+        """Record the end of an attempt, whose accuracy may not have been measured."""
         began, stage = self.schedule.attempts[number]
         record: Json = {
             "stage": stage + 1,
             "hidden": self.stages.hidden[stage],
             "steps": end - began,
             "exact_match": accuracy,
-            "passed": accuracy >= self.options.threshold,
+            "passed": None if accuracy is None else accuracy >= self.options.threshold,
         }
         if self.options.budgets == "stages":
             record["budgets"] = [self.exact_match(model, shown, args) for shown in self.stages.targets]
@@ -266,17 +297,39 @@ class StageCallback(TrainerCallback):
 
     def exact_match(self, model: Any, stage: int, args: TrainingArguments | None = None) -> float:
         """Return the greedy exact match on the held-out examples at a stage. Processes share the examples."""
+        return self._right(model, stage, args, self.validation) / len(self.validation)
+
+    def _right(self, model: Any, stage: int, args: TrainingArguments | None, examples: Sequence[Example]) -> int:
+        """Return how many of the examples the model answers right."""
         rank, world = _processes(args) if args else (0, 1)
-        mine = self.validation[rank::world]
+        mine = examples[rank::world]
         right = sum(generate_answers(model, self.text, self.stages, mine, stage).right(mine)) if mine else 0
-        (right,) = _summed([right], model, world)
-        return right / len(self.validation)
+        return round(_summed([right], model, world)[0])
+
+    def _evaluate(self, model: Any, stage: int, args: TrainingArguments, *, every: bool) -> Measured:
+        """Measure exact match at a stage: on every example, or on as many as decisions need (`eval_first`)."""
+        schedule, last, limits = self.schedule, stage == self.stages.last, list[float]()
+        if schedule.good < self.stages.last:
+            limits.append(self.options.threshold)
+        if last and self._stop_at is None and self.options.stop_at is not None:
+            limits.append(self.options.stop_at)
+        if schedule.may_go_back:
+            limits.append(schedule.nearly)
+        every = every or (last and self.options.keep_best)  # or lucky examples would decide which weights are the best
+        right = partial(self._right, model, stage, args)
+        return measured(right, self.validation, 0 if every else self.options.eval_first, limits)
+
+    def _keep_if_best(self, model: Any, stage: int, accuracy: float, done: int) -> None:
+        """Keep the weights if no earlier ones had this exact match with the whole chain hidden."""
+        if self.options.keep_best and stage == self.stages.last and (not self.best or accuracy >= self.best[0]):
+            self.best, self._best = (accuracy, done), trained_weights(model)
 
     def held_out_loss(self, model: Any, stage: int, args: TrainingArguments) -> float:
         """Return the held-out loss per token that a stage supervises. Processes share the examples."""
         rank, world = _processes(args)
+        examples = self.validation[: self.options.eval_first or None]  # the same ones each time
         at_once = max(self.options.batch // self.options.accumulate // world, 1)
-        loss, tokens = held_out_loss(model, self.text, self.stages, self.validation[rank::world], stage, at_once)
+        loss, tokens = held_out_loss(model, self.text, self.stages, examples[rank::world], stage, at_once)
         loss, tokens = _summed([loss, tokens], model, world)
         return loss / tokens
 
@@ -290,6 +343,8 @@ class StageCallback(TrainerCallback):
             self.schedule.good, self.schedule.held = place["good"], place["held"]
             self.schedule.best = Best(*place["best"])
         self._good = load_tensors(checkpoint / GOOD) if (checkpoint / GOOD).exists() else {}
+        if best := place.get("best_kept"):
+            self.best, self._best = (best[0], best[1]), load_tensors(checkpoint / BEST)
         self.finished_stages, self.latest, self.seconds = place["stages"], place["latest"], place["seconds"]
         self._stop_at, self._losses = place["stop_at"], (place["losses"][0], place["losses"][1])
         return FIRST_STAGE in place

@@ -1,6 +1,6 @@
-"""The dataset of a Trainer, which consists of positions, and the collator that turns positions into batches."""
+"""The data set of a Trainer, whose rows are examples as their stage shows them, and the collator of its batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,15 @@ class StageCollator:
         self.every_layer = False
         """Whether the model must return the states of all its layers, for the loss at every layer."""
 
-    def __call__(self, positions: Sequence[int]) -> dict[str, Any]:
-        """Return the batch of these positions."""
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
+        """Return the batch of these rows of `StageRows`, or of these positions."""
+        positions = [row for row in rows if isinstance(row, int)]
+        sequences = self.sequences(positions) if positions else [_row(row) for row in rows]
+        batch: dict[str, Any] = model_input(sequences, self.text.pad, positions=self.stages.options.keep_positions)
+        return batch | {"output_hidden_states": True} if self.every_layer else batch
+
+    def sequences(self, positions: Sequence[int]) -> list[Row]:
+        """Return the sequences of these positions."""
         examples = self.examples(positions)
         sequences = [
             self.stages.training(chain, self.schedule.stage(update), chance, smooth=update >= self.schedule.unsmoothed)
@@ -68,8 +75,7 @@ class StageCollator:
         if self.longest is not None and longest > self.longest:
             place = examples[[len(s.tokens) for s in sequences].index(longest)].place or "an example"
             raise InputError(f"{place} has {longest} tokens, but the model has {self.longest} positions")
-        batch: dict[str, Any] = model_input(sequences, self.text.pad, positions=self.stages.options.keep_positions)
-        return batch | {"output_hidden_states": True} if self.every_layer else batch
+        return sequences
 
     def _chances(self, positions: Sequence[int]) -> list[list[float]]:
         """Return numbers in [0, 1) per position: four and, for scattered replay, one per unit of the longest chain."""
@@ -86,6 +92,44 @@ class StageCollator:
             drawn = words(self.seed, stream, row * first, row * (last - first + 1)).reshape(-1, row)
             return drawn[[p - first for p in positions]]
         return np.stack([words(self.seed, stream, row * p, row) for p in positions])
+
+
+class StageRows(Dataset[dict[str, list[int]]]):
+    """The rows that a Trainer trains on: at each position an example as the stage of its update shows it.
+
+    The stage of an update may depend on evaluations, so rows are to be taken in order, as `Internalization.arguments`
+    has a Trainer do it.
+    """
+
+    column_names = ("input_ids", "labels", "attention_mask", "position_ids")
+
+    def __init__(self, collator: StageCollator, length: int) -> None:
+        self.collator, self.length = collator, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, position: int) -> dict[str, list[int]]:
+        """Return the row at a position."""
+        if not 0 <= position < self.length:
+            raise IndexError(position)
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> list[dict[str, list[int]]]:
+        """Return the rows at these positions, which are encoded together."""
+        return [
+            {
+                "input_ids": row.tokens,
+                "labels": row.labels,
+                "attention_mask": [1] * len(row.tokens),
+                "position_ids": row.positions,
+            }
+            for row in self.collator.sequences(positions)
+        ]
+
+
+def _row(row: Mapping[str, list[int]]) -> Row:
+    return Row(row["input_ids"], row["labels"], row["position_ids"])
 
 
 def model_input(rows: Sequence[Row], pad: int, *, positions: bool, least: int = 0) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from internalize.errors import InputError
-from internalize.lm.options import LmModelOptions
+from internalize.lm.model_options import LmModelOptions
 from internalize.lm.training.memory import adapter_entries, description
 from internalize.lm.training.model_files import outline
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from internalize.environment import check_memory
 from internalize.errors import InputError
-from internalize.lm.options import MAX_LAYERS
+from internalize.lm.model_options import MAX_LAYERS
 from internalize.storage.files import present, reading
 
 SUFFIX: Final = ".gguf"

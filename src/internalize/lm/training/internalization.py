@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from internalize.lm.data.example import Example
 from internalize.lm.data.levels import ResolvedSource, resolve_levels, with_levels
 from internalize.lm.data.readers import Say
 from internalize.lm.data.source import Source, source_of
+from internalize.lm.model_options import plain
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages, unit_of
@@ -16,10 +18,13 @@ from internalize.lm.stages.schedule import Schedule
 from internalize.lm.stages.template import get_template
 from internalize.lm.stages.text_check import check_text
 from internalize.lm.training.callback import StageCallback
-from internalize.lm.training.collator import Positions, StageCollator
+from internalize.lm.training.collator import Positions, StageCollator, StageRows
 from internalize.lm.training.generation import Answers, generate_answers
 from internalize.lm.training.layer_loss import LayeredLoss
-from internalize.lm.training.models import PromptSpec, model_config, save_model
+from internalize.lm.training.model_card import model_card
+from internalize.lm.training.models import PROMPT_FILE, PromptSpec, model_config, save_model
+from internalize.lm.training.slot_token import slot_token_of, with_slot
+from internalize.storage.files import Json, write_json
 
 SAMPLE: Final = 20_000
 """Number of training examples that are read before training, to determine the words, the stages and their slots."""
@@ -35,7 +40,7 @@ def _representative_sample(examples: Sequence[Example]) -> tuple[list[Example], 
 
 
 class Internalization:
-    """A curriculum on data, ready for a Trainer: ``positions`` is its dataset, next to ``collator`` and ``callback``.
+    """A curriculum on data, ready for a Trainer: ``dataset``, ``collator`` and ``callback``.
 
     Args:
         options: data, curriculum, schedule and optimizer, as for `internalize lm train`. The options about the model
@@ -55,7 +60,7 @@ class Internalization:
         source: Source | None = None,
         say: Say = lambda line: None,
     ) -> None:
-        self.options, self.seed = options, seed
+        self.seed = seed
         self.source = source or source_of(options, seed, say)
         sample = self.source.training_sample(self.source.size or SAMPLE // 10)
         by_levels = options.curriculum().method == "log-icot"
@@ -65,7 +70,9 @@ class Internalization:
         self.levels, leveled = resolve_levels(examples, options.levels if by_levels else "steps")
         template = get_template(options.template, tokenizer)
         self.tokenizer = tokenizer or word_tokenizer(examples, template)
-        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), options.slot_token, template)
+        slot_token, self.new_slot = slot_token_of(options, tokenizer)
+        """Whether the slot token is new, so that the model has no embedding of it yet."""
+        self.text = TextFormat(self.tokenizer, unit_of(options, self.levels), slot_token, template)
         if (most := options.max_tokens) is not None:
             too_long = f"longer than max_tokens={most}"
             self.source.leave_out(lambda some: [len(c) > most for c in self.text.chains(some)], too_long, say)
@@ -82,13 +89,16 @@ class Internalization:
         """The number of positions that the longest sequence needs over all stages, held-out examples included."""
         self.longest_example = measured[max(range(len(chains)), key=lambda i: len(chains[i]))]
         """The example with the most tokens."""
-        self.updates_per_epoch = None if self.source.size is None else max(1, self.source.size // options.batch)
+        self.updates_per_epoch = None if self.source.size is None else max(1, -(-self.source.size // options.batch))
+        self.options = options = options.with_updates(self.source.size)
+        """The options, with the number of updates that follows from epochs."""
         targets = self.stages.targets if options.subdivides else None
         answers = Counter(example.answer for example in validation)
         chance = max(answers.values(), default=0) / max(len(validation), 1)
         self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, targets, chance)
         self.positions = Positions(options.steps * options.batch)
         self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
+        self.dataset = StageRows(self.collator, len(self.positions))
         self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)
 
     def leveled(self, examples: Sequence[Example]) -> list[Example]:
@@ -105,7 +115,7 @@ class Internalization:
         clipping and precision. The callback lets a constant learning rate fall to zero at the end (``consolidate``).
         """
         options = self.options
-        return {
+        found = {
             "max_steps": options.steps,
             "per_device_train_batch_size": options.batch // options.accumulate // processes,
             "gradient_accumulation_steps": options.accumulate,
@@ -113,14 +123,38 @@ class Internalization:
             "remove_unused_columns": False,
             "include_num_input_tokens_seen": "non_padding",
             "learning_rate": options.lr,
-            "lr_scheduler_type": "constant_with_warmup",
+            "lr_scheduler_type": "constant_with_warmup" if options.scheduler == "constant" else options.scheduler,
             "warmup_steps": options.warmup,
             "adam_beta2": options.beta2,
             "weight_decay": options.weight_decay,
             "max_grad_norm": options.clip,
             "bf16": options.dtype == "bfloat16",
+            "gradient_checkpointing": options.gradient_checkpointing,
+            "gradient_checkpointing_kwargs": {"use_reentrant": False},  # the other way fails beside adapters
             "seed": self.seed % 2**32,
         }
+        return {name: plain(value) for name, value in found.items()}
+
+    def attach(self, trainer: Any) -> None:
+        """Add the callback to a Trainer, so that all loggers of the Trainer see exact match, stage and hidden steps.
+
+        What the Trainer pushes to a hub then has the prompt format, too. With ``callbacks=[work.callback]`` only the Trainer's own ``log_history`` sees them, because the Trainer calls
+        its loggers first.
+        """
+        self.callback.hooks = replace(self.callback.hooks, on_push=self._before_upload)
+        trainer.callback_handler.callbacks.insert(0, self.callback.log)
+        if self.callback not in trainer.callback_handler.callbacks:
+            trainer.add_callback(self.callback)
+
+    def _before_upload(self, folder: Path) -> None:
+        """Write the tokenizer and the prompt format beside the weights that a Trainer uploads."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.tokenizer.save_pretrained(folder)
+        write_json(folder / PROMPT_FILE, self.asking.as_json())
+
+    def with_slot(self, model: Any) -> Any:
+        """Return a pretrained model with an embedding for a new slot token. Other models are returned unchanged."""
+        return with_slot(model, self.text.slot) if self.new_slot else model
 
     def loss(self, model: Any) -> LayeredLoss | None:
         """Return a Trainer's `compute_loss_func` for the loss at every layer, or None for the model's own loss."""
@@ -151,6 +185,10 @@ class Internalization:
         """The prompt format of the trained model."""
         return PromptSpec.of(self.source.spec, self.levels, self.text, self.stages)
 
-    def save(self, folder: str | Path, model: Any) -> None:
-        """Write a folder that `AutoModelForCausalLM.from_pretrained` loads and `internalize lm eval` can evaluate."""
-        save_model(Path(folder), model, self.tokenizer, self.asking)
+    def save(self, folder: str | Path, model: Any, result: Json | None = None) -> None:
+        """Write a folder that `AutoModelForCausalLM.from_pretrained` loads and `internalize lm eval` can evaluate.
+
+        Its README.md is a model card, which shows the result if there is one.
+        """
+        card = model_card(self.options, self.asking, result)
+        save_model(Path(folder), model, self.tokenizer, self.asking, card)

@@ -15,8 +15,9 @@ from msgspec import Meta
 
 from internalize.environment import check_memory
 from internalize.errors import InputError
-from internalize.lm.options import MAX_LAYERS
+from internalize.lm.model_options import MAX_LAYERS
 from internalize.lm.training.gguf_files import check_gguf, gguf_file, settled, without_bar
+from internalize.lm.training.llama2c_files import config_of, llama2c_file, model_of, tokenizer_of
 from internalize.storage.files import Json, check_schema, file_digests, present, read_json, reading
 
 PROMPT_FILE: Final = "internalize.json"
@@ -70,6 +71,8 @@ def load_config(name: str) -> Any:
 
     path = Path(name)
     _check_path(name)
+    if file := llama2c_file(name):
+        return config_of(file)
     if file := gguf_file(name):
         check_gguf(file)
         return copy.deepcopy(_gguf_config(file, file.stat().st_mtime_ns))
@@ -120,6 +123,8 @@ def load_tokenizer(name: str) -> Any | None:
     from transformers import AutoTokenizer
 
     _check_path(name)
+    if file := llama2c_file(name):
+        return tokenizer_of(file)
     if file := gguf_file(name):
         check_gguf(file)
     else:
@@ -130,12 +135,13 @@ def load_tokenizer(name: str) -> Any | None:
     return tokenizer
 
 
-def load_weights(name: str, *, dtype: Any = None) -> Any:
+def load_weights(name: str, *, dtype: Any = None, **how: Any) -> Any:
     """Load a model. Refuse missing weights, weights that are not finite, and weights that changed since we wrote them.
 
     Args:
         name: the model's folder, or its name on the hub.
         dtype: the dtype of the weights in memory; "auto" is that of their file. Default: float32.
+        how: further arguments of `from_pretrained`.
     """
     from transformers import AutoModelForCausalLM
 
@@ -154,10 +160,12 @@ def load_weights(name: str, *, dtype: Any = None) -> Any:
         sizes = [weight.numel() for weight in outline(config, f"model {name!r}").parameters()]
         itemsize = getattr(config.dtype, "itemsize", 4) if dtype == "auto" else 4
         check_memory(itemsize * sum(sizes), f"model {name!r}: its {sum(sizes)} weights")
-    how: dict[str, Any] = {} if dtype is None else {"dtype": dtype}  # None would be written into the config
+    how |= {} if dtype is None else {"dtype": dtype}  # None would be written into the config
     if gguf_file(name):
         how["config"] = config
         without_bar()
+    if file := llama2c_file(name):
+        return tried(_finite(model_of(file), name), name)
     with _no_pickles():
         model, info = _load(AutoModelForCausalLM, name, use_safetensors=True, output_loading_info=True, **how)
     if missing := sorted(info["missing_keys"]):
@@ -166,14 +174,20 @@ def load_weights(name: str, *, dtype: Any = None) -> Any:
         with loading(f"model {name!r}"):
             model = settled(model)
     integers = _non_float_weights(Path(name))
-    for weight, values in model.named_parameters():
-        if not bool(values.isfinite().all()):
-            raise InputError(f"{name}: {weight} has entries that are not finite")
+    for weight, values in _finite(model, name).named_parameters():
         if weight in integers and values.is_floating_point():
             raise InputError(
                 f"{name}: {weight} has dtype {integers[weight]} in its file; weights must be floating-point numbers"
             )
     return tried(model, name)
+
+
+def _finite(model: Any, name: str) -> Any:
+    """Return a model whose weights are all finite."""
+    for weight, values in model.named_parameters():
+        if not bool(values.isfinite().all()):
+            raise InputError(f"{name}: {weight} has entries that are not finite")
+    return model
 
 
 def outline(config: Any, what: str) -> Any:

@@ -16,7 +16,9 @@ from internalize.lm.options import CurriculumOptions, LmModelOptions, options_fr
 from internalize.lm.stages.chains import TextFormat, Unit
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.stages.template import ICOT, Template
+from internalize.lm.training.adapters import quantization, with_adapters
 from internalize.lm.training.gguf_files import gguf_file
+from internalize.lm.training.llama2c_files import llama2c_file
 from internalize.lm.training.memory import description
 from internalize.lm.training.model_files import (
     PROMPT_FILE,
@@ -26,6 +28,7 @@ from internalize.lm.training.model_files import (
     loading,
     tried,
 )
+from internalize.lm.training.slot_token import with_slot
 from internalize.storage.files import (
     check_schema,
     file_digests,
@@ -92,40 +95,31 @@ def positions_of(config: Any) -> int | None:
     return room if isinstance(room, int) and room > 0 else None
 
 
-def make_model(options: LmModelOptions, config: Any, seed: int, *, small: bool = False) -> Any:
+def make_model(
+    options: LmModelOptions, config: Any, seed: int, *, small: bool = False, new_slot: int | None = None
+) -> Any:
     """Load a model, or make a new one from its config with weights drawn by the seed. Add LoRA adapters if asked.
 
     Weights are in float32 even if the file has a lower precision, in which an optimizer's small updates would be lost.
-    With ``small``, which is for weights that are not trained, they keep the precision of the file.
+    With ``small``, which is for weights that are not trained, they keep the precision of the file. ``new_slot`` is a
+    slot token that the model lacks.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    if options.model and Path(options.model).suffix != ".json":
-        model = load_weights(options.model, dtype="auto" if small else torch.float32)
+    if options.pretrained:
+        how = {"quantization_config": quantization(options.quantize)} if options.quantize != "none" else {}
+        model = load_weights(options.model, dtype="auto" if small else torch.float32, **how)
     else:
         new: Any = AutoModelForCausalLM
         with loading(description(options), "built"):
             model = new.from_config(config, dtype=torch.float32)
         if options.model:
             tried(model, options.model)
-    if options.lora_rank:
-        from peft import LoraConfig, get_peft_model
-        from transformers.pytorch_utils import Conv1D
-
-        model.name_or_path = model.config._name_or_path = ""  # otherwise peft would look for it on the hub
-        model = get_peft_model(
-            model,
-            LoraConfig(
-                r=options.lora_rank,
-                lora_alpha=2 * options.lora_rank,
-                target_modules="all-linear",
-                task_type="CAUSAL_LM",
-                fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
-            ),
-        )
-    return model
+    if new_slot is not None:
+        model = with_slot(model, new_slot)
+    return with_adapters(model, options, new_slot) if options.lora_rank else model
 
 
 _Counts = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
@@ -205,8 +199,8 @@ def is_disk_message(error: Exception) -> bool:
     return not isinstance(error, OSError) and "(os error " in str(error)
 
 
-def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> None:
-    """Write a model folder, completely or not at all: safetensors, config, tokenizer and prompt format."""
+def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec, card: str = "") -> None:
+    """Write a model folder, completely or not at all: safetensors, config, tokenizer, prompt format and model card."""
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     beside = folder.with_name(f".{folder.name}.tmp")
@@ -215,6 +209,8 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> 
         try:
             model.save_pretrained(beside)
             tokenizer.save_pretrained(beside)
+            if card:
+                (beside / "README.md").write_text(card, encoding="utf-8")
         except Exception as error:  # the tokenizers raise a bare Exception
             if not is_disk_message(error):
                 raise
@@ -229,7 +225,7 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec) -> 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a folder. Code and pickles are never loaded."""
-    if not folder.is_dir() and not gguf_file(str(folder)):
+    if not folder.is_dir() and not gguf_file(str(folder)) and not llama2c_file(str(folder)):
         raise InputError(f"{folder} is not a model folder")
     with reading(folder):
         return load_weights(str(folder)), load_tokenizer(str(folder))

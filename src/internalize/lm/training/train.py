@@ -20,15 +20,17 @@ from msgspec import Meta
 
 from internalize.errors import InputError
 from internalize.lm.data.source import Source, digests_of, source_of
+from internalize.lm.data.tasks import is_task
 from internalize.lm.options import CurriculumOptions, LmTrainOptions, options_from_json
+from internalize.lm.training.adapters import save_adapters
 from internalize.lm.training.answer_costs import answer_costs
-from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.flops import model_size
 from internalize.lm.training.internalization import Internalization
 from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.models import check_vocabulary, is_disk_message, load_tokenizer, make_model, positions_of
 from internalize.lm.training.trainer_checkpoints import read_by_trainer, read_place, whole_checkpoints
+from internalize.lm.training.unusual import unusual
 from internalize.parallel.interrupt import Interrupted, Interruptible
 from internalize.parallel.launcher import launched
 from internalize.storage.files import Json, check_schema
@@ -37,6 +39,8 @@ from internalize.storage.runs import Run, begin_runs, trainer_checkpoints
 KIND = "lm-train"
 STAGES: Final = "stages"
 """Folder in a run that holds the model at the end of each stage, with ``keep_stages``."""
+ADAPTERS: Final = "adapter"
+"""Folder in a run that holds the adapters by themselves, with ``lora_keep``."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ def train(
     device: str = "cpu",
     resume: bool = False,
     checkpoint_steps: int = 200,
+    report_to: Sequence[str] = (),
     report: Callable[[LmTrainProgress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda line: None,
     shared: SharedStage | None = None,
@@ -75,6 +80,7 @@ def train(
         device: the device that trains. Each process of a launcher takes its own.
         resume: continue a run that was begun. The result of a finished run is returned unchanged.
         checkpoint_steps: updates between checkpoints.
+        report_to: loggers of the Trainer that record losses and evaluations, such as tensorboard or wandb.
         report: called at every evaluation.
         say: called with each line that the user should see.
         shared: the first stage that the run shares with others, if it shares one. Needs ``run``.
@@ -102,14 +108,16 @@ def train(
             run.drop_trainer()  # left by a process that was killed after it wrote the result
         return run.result
     work, model = _prepare(options, seed, say if first else lambda line: None, processes, device)
+    config, options = run_config(options, seed), work.options
     if device == "cpu" and options.dtype == "bfloat16":
         model.set_attn_implementation("eager")  # the backward pass of torch's attention is much slower there
     with contextlib.ExitStack() as held:
         if run is not None and first:  # only now, so that bad data or a bad model leave no folder behind
-            held.enter_context(begin_runs([run], KIND, [run_config(options, seed)], resume=resume))
+            held.enter_context(begin_runs([run], KIND, [config], resume=resume))
         output = run.path / "checkpoint" if run else Path(held.enter_context(tempfile.TemporaryDirectory()))
         interrupt = held.enter_context(Interruptible(active=run is not None and processes == 1))
-        trainer = _trainer(work, model, output, device, processes, checkpoint_steps if run else 0)
+        loggers = list(report_to)
+        trainer = _trainer(work, model, output, device, processes, checkpoint_steps if run else 0, loggers)
         if run is not None and shared is not None:
             shared.take_over(run, work)
         checkpoint = _rewind_to_checkpoint(run, output, first, say) if run else None
@@ -127,7 +135,8 @@ def train(
                 )
 
         owned = shared if run is not None and shared is not None and shared.owner.path == run.path else None
-        work.callback.hooks = RunHooks(
+        work.callback.hooks = replace(
+            work.callback.hooks,
             on_metrics=keep,
             on_stage_end=end_stage,
             on_first_stage=(lambda folder, place: owned.keep(folder, place, work)) if owned else None,
@@ -142,7 +151,9 @@ def train(
             raise Interrupted("--resume continues")
         result = _result(work, model, trainer.state.global_step, int(trainer.state.num_input_tokens_seen))
         if run is not None and first:
-            work.save(run.path / "model", model)
+            if options.lora_keep:
+                save_adapters(run.path / ADAPTERS, model, options.model)
+            work.save(run.path / "model", model, result)
             run.finish(result)  # the run is now finished; what follows only removes files
             run.drop_trainer()
     return result
@@ -195,16 +206,31 @@ def _prepare(
     config = work.config
     check_training_memory(options, config, work.longest, processes=processes, device=device)
     # Beside adapters in mixed precision, the model's own weights may keep the precision of their file.
-    model = make_model(options, config, seed, small=bool(options.lora_rank) and options.dtype == "bfloat16")
+    small, slot = bool(options.lora_rank) and options.dtype == "bfloat16", work.text.slot if work.new_slot else None
+    model = make_model(options, config, seed, small=small, new_slot=slot)
     check_vocabulary(options.model, model, work.text, work.callback.validation, say)
     work.collator.longest = positions_of(model.config)
     if chains := work.text.chains(work.callback.validation):
         costs = answer_costs(model_size(options, config), work.stages, chains)
         if costs.warning:
             say(costs.warning)
+    options = work.options
+    for line in unusual(options, work.source.size):
+        say(line)
     if options.advance != "accuracy" and work.schedule.begins[-1] >= options.steps:
         say(f"steps={options.steps} end before the last stage, which begins after {work.schedule.begins[-1]} updates")
     return work, model
+
+
+@contextlib.contextmanager
+def _of_loggers(report_to: Sequence[str]) -> Generator[None]:
+    """Turn a Trainer's errors about loggers that it does not know or cannot use into an `InputError`."""
+    try:
+        yield
+    except (ValueError, RuntimeError, ImportError) as error:
+        if not report_to:
+            raise
+        raise InputError(f"report_to={','.join(report_to)}: {' '.join(str(error).split())[:300]}") from error
 
 
 @contextlib.contextmanager
@@ -235,7 +261,13 @@ def _is_disk_error(error: Exception, folder: Path) -> bool:
 
 
 def _trainer(
-    work: Internalization, model: Any, output: Path, device: str, processes: int, checkpoint_steps: int
+    work: Internalization,
+    model: Any,
+    output: Path,
+    device: str,
+    processes: int,
+    checkpoint_steps: int,
+    report_to: list[str],
 ) -> Any:
     """Return the Trainer of the run."""
     from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
@@ -248,20 +280,20 @@ def _trainer(
         logging_steps=1,  # the mean over several updates would be lost if the process were killed between them
         save_strategy="steps" if checkpoint_steps else "no",
         save_steps=checkpoint_steps or 500,
-        report_to="none",
+        report_to=report_to or "none",
         disable_tqdm=True,
     )
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1  # pyright: ignore[reportPrivateUsage]  (one GPU per process; a launcher starts more)
-    with _written_by_trainer(output):
+    with _written_by_trainer(output), _of_loggers(report_to):
         trainer = Trainer(
             model=model,
             args=arguments,
-            train_dataset=work.positions,
+            train_dataset=work.dataset,
             data_collator=work.collator,
-            callbacks=[work.callback],
             compute_loss_func=work.loss(model),
         )
+    work.attach(trainer)
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)
     return trainer
@@ -308,6 +340,8 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
         "tokens": tokens,
         "seconds": round(callback.seconds, 3),
     }
+    if callback.best:
+        result["best_step"] = callback.best[1]
     if options.budgets != "never":
         result["budgets"] = [
             {"stage": stage + 1, "hidden": work.stages.hidden[stage], "exact_match": callback.exact_match(model, stage)}

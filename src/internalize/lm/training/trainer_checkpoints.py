@@ -22,6 +22,8 @@ PLACE: Final = "internalize.json"
 """File in a Trainer's checkpoint that records where the curriculum is. It is written last and marks it as complete."""
 GOOD: Final = "good.safetensors"
 """File in a Trainer's checkpoint with the weights to go back to, if the current attempt may fail."""
+BEST: Final = "best.safetensors"
+"""File in a Trainer's checkpoint with the best weights so far, with ``keep_best``."""
 FIRST_STAGE: Final = "first_stage"
 """Key in the place of a checkpoint that several runs continue from. Its value is what their first stage depends on. The
 stage has been trained and evaluated. Each run decides by its own schedule whether it ends there, and what follows."""
@@ -46,6 +48,7 @@ class CheckpointPlace(TypedDict):
     seconds: float
     files: dict[str, str]
     metrics_bytes: NotRequired[_Natural]
+    best_kept: NotRequired[tuple[float, _Natural]]
     first_stage: NotRequired[dict[str, str]]
 
 
