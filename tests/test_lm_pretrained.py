@@ -51,7 +51,7 @@ def test_a_pretrained_model_gets_a_slot_token_of_its_own(base: Path, tmp_path: P
     slot = tokenizer.convert_tokens_to_ids(SLOT)
     assert slot == len(rows)
     assert tokenizer(f"0 {SLOT} 1")["input_ids"][1] == slot
-    trained = model.get_input_embeddings().weight
+    trained = model.state_dict()["transformer.wte.weight"]
     assert not torch.allclose(trained[slot], mean, atol=1e-4)
     others = torch.allclose(trained[:slot], rows, atol=1e-2 if "dtype" in changes else 1e-6)
     assert others == bool(changes)  # beside adapters no other embedding is trained

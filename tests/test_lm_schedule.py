@@ -35,7 +35,10 @@ def test_published_schedule(epochs: float, shift: int):
     [
         ({"advance": "epochs", "stages_per_epoch": 4}, [0, 2, 4, 6]),  # 2.5, rounded as Python does and as published
         ({"advance": "epochs", "stages_per_epoch": 8}, [0, 1, 2, 3]),
-        ({"advance": "epochs", "stages_per_epoch": 100}, [0, 0, 1, 2]),  # more stages than updates: one each, from the first
+        (
+            {"advance": "epochs", "stages_per_epoch": 100},
+            [0, 0, 1, 2],
+        ),  # more stages than updates: one each, from the first
         ({"advance": "epochs", "stages_per_epoch": 100, "first_epochs": 0.2}, [0, 2, 2, 2]),  # they are made up for
         ({"advance": "epochs", "stages_per_epoch": 0.5}, [0, 20, 40, 60]),
         ({"advance": "steps", "stage_steps": 10}, [0, 10, 20, 30]),

@@ -36,15 +36,13 @@ from internalize.lm.training.trainer_checkpoints import (
     trained_parameters,
     whole_checkpoints,
 )
-from internalize.storage.files import Json, load_tensors, save_tensors, sealed, write_json
+from internalize.storage.files import Json, load_tensors, present, save_tensors, sealed, write_json
 
 
 @dataclass(frozen=True)
 class RunHooks:
     """The hooks through which a run folder takes part in training. The defaults are for a user's own Trainer."""
 
-    on_push: Callable[[Path], None] = lambda folder: None
-    """Called with the folder that a Trainer is about to upload to a hub."""
     on_metrics: Callable[[Json], None] = lambda metrics: None
     """Called with every evaluation."""
     on_stage_end: Callable[[int], None] = lambda stage: None
@@ -84,6 +82,8 @@ class StageCallback(TrainerCallback):
         """The number of updates after which training was complete; None before that."""
         self.seconds = 0.0
         self.hooks = RunHooks()
+        self.on_push: Callable[[Path], None] = lambda folder: None
+        """Called with the folder that a Trainer is about to upload to a hub."""
         self.log = EvaluationLog()
         """Shows evaluations in the Trainer's log."""
         self.best: tuple[float, int] | None = None
@@ -248,7 +248,7 @@ class StageCallback(TrainerCallback):
     ) -> None:
         """Add what our commands need to the folder that the Trainer uploads."""
         if args.process_index == 0:
-            self.hooks.on_push(Path(str(args.output_dir)))
+            self.on_push(Path(str(args.output_dir)))
 
     # Helpers of the events
 
@@ -335,6 +335,11 @@ class StageCallback(TrainerCallback):
 
     def restore(self, checkpoint: Path) -> bool:
         """Restore the place of a checkpoint, and return whether it is the end of a first stage that runs share."""
+        if not present(checkpoint / PLACE):
+            raise InputError(
+                f"{checkpoint / PLACE} is missing, which says where the curriculum is; to continue from another folder, "
+                "give resume_from_checkpoint of TrainingArguments, too"
+            )
         place = read_place(checkpoint)
         if FIRST_STAGE not in place:
             self.schedule.attempts = [Attempt(*pair) for pair in place["attempts"]]

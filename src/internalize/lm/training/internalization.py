@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,7 +98,7 @@ class Internalization:
         self.schedule = Schedule(options, self.stages.count, self.updates_per_epoch, targets, chance)
         self.positions = Positions(options.steps * options.batch)
         self.collator = StageCollator(self._train, self.text, self.stages, self.schedule, options.batch, seed)
-        self.dataset = StageRows(self.collator, len(self.positions))
+        self.rows = StageRows(self.collator, len(self.positions))
         self.callback = StageCallback(options, self.text, self.stages, self.schedule, validation)
 
     def leveled(self, examples: Sequence[Example]) -> list[Example]:
@@ -135,13 +135,26 @@ class Internalization:
         }
         return {name: plain(value) for name, value in found.items()}
 
+    @cached_property
+    def dataset(self) -> Any:
+        """The rows as a `datasets.Dataset`, which some Trainers insist on. A row is encoded when it is taken."""
+        from datasets import Dataset
+
+        def encoded(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+            rows = self.rows.__getitems__(batch["position"])
+            return {name: [row[name] for row in rows] for name in self.rows.column_names}
+
+        positions = Dataset.from_dict({"position": range(len(self.rows))})
+        positions.set_transform(encoded)
+        return positions
+
     def attach(self, trainer: Any) -> None:
         """Add the callback to a Trainer, so that all loggers of the Trainer see exact match, stage and hidden steps.
 
-        What the Trainer pushes to a hub then has the prompt format, too. With ``callbacks=[work.callback]`` only the Trainer's own ``log_history`` sees them, because the Trainer calls
-        its loggers first.
+        What the Trainer pushes to a hub then has the prompt format, too. With ``callbacks=[work.callback]`` only the
+        Trainer's own ``log_history`` sees them, because the Trainer calls its loggers first.
         """
-        self.callback.hooks = replace(self.callback.hooks, on_push=self._before_upload)
+        self.callback.on_push = self._before_upload
         trainer.callback_handler.callbacks.insert(0, self.callback.log)
         if self.callback not in trainer.callback_handler.callbacks:
             trainer.add_callback(self.callback)

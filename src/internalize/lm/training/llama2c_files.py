@@ -109,7 +109,7 @@ class _Checkpoint:
         """Yield the weights of the file as arrays, by their names in transformers."""
         import numpy as np
 
-        data, at = np.memmap(self.path, dtype="<f4", mode="r", offset=_HEADER.size), 0
+        data, at = np.memmap(self.path, "<f4", "r", _HEADER.size, ((self.end - _HEADER.size) // 4,)), 0
         for name, shape in self.shapes.items():
             values = np.array(data[at : at + math.prod(shape)]).reshape(shape)
             at += math.prod(shape)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
@@ -24,6 +24,7 @@ from internalize.lm.data.tasks import is_task
 from internalize.lm.options import CurriculumOptions, LmTrainOptions, options_from_json
 from internalize.lm.training.adapters import save_adapters
 from internalize.lm.training.answer_costs import answer_costs
+from internalize.lm.training.callback import RunHooks
 from internalize.lm.training.first_stage import SharedStage
 from internalize.lm.training.flops import model_size
 from internalize.lm.training.internalization import Internalization
@@ -135,8 +136,7 @@ def train(
                 )
 
         owned = shared if run is not None and shared is not None and shared.owner.path == run.path else None
-        work.callback.hooks = replace(
-            work.callback.hooks,
+        work.callback.hooks = RunHooks(
             on_metrics=keep,
             on_stage_end=end_stage,
             on_first_stage=(lambda folder, place: owned.keep(folder, place, work)) if owned else None,
@@ -289,7 +289,7 @@ def _trainer(
         trainer = Trainer(
             model=model,
             args=arguments,
-            train_dataset=work.dataset,
+            train_dataset=work.rows,
             data_collator=work.collator,
             compute_loss_func=work.loss(model),
         )
