@@ -204,7 +204,7 @@ def test_plain_trainer(tmp_path: Path):
         args = TrainingArguments(str(out), **{**arguments, **more})  # pyright: ignore[reportArgumentType]
         model = AutoModelForCausalLM.from_config(work.config)
         own: Any = {"callbacks": [work.callback], "compute_loss_func": work.loss(model)}
-        return work, Trainer(model, args, work.collator, work.positions, **own)
+        return work, Trainer(model, args, work.collator, work.dataset, **own)
 
     work, whole = trainer(tmp_path / "whole")
     assert work.levels == "graph"
