@@ -15,7 +15,7 @@ LOWER_FIRST = [
     "root storage parallel",
     "parity.options parity.task parity.model parity.theory parity.algorithm1 parity.adamw parity.certificates parity.experiments "
     "parity.__init__",
-    "lm.options lm.data lm.stages lm.training lm.evaluation lm.probe lm.certificates lm.__init__",
+    "lm.model_options lm.options lm.data lm.stages lm.training lm.evaluation lm.probe lm.certificates lm.__init__",
     "bench report commands",
 ]
 ORDER = " ".join(LOWER_FIRST).split()

@@ -17,7 +17,7 @@ from internalize.storage.runs import Run
 from tests.lm_runs import TINY
 
 WIDTH, HIDDEN, LAYERS, HEADS, KV_HEADS, POSITIONS = 16, 24, 2, 4, 2, 64
-PIECES = [b" ", b"|", b"||", b" ||", b"#", b"##", b"####", b" ####", "é".encode(), b" 1"]
+PIECES = [b" ", b"|", b"||", b" ||", b"#", b"##", b"####", b" ####", "é".encode(), b"1", b" 1"]
 HEADER = (WIDTH, HIDDEN, LAYERS, HEADS, KV_HEADS, 259 + len(PIECES), POSITIONS)
 
 

@@ -14,7 +14,7 @@ from internalize.lm.model_options import EPOCHS, SLOT
 from internalize.lm.options import options_from_json
 from internalize.lm.training.model_files import load_tokenizer, load_weights
 from internalize.lm.training.models import PromptSpec
-from internalize.lm.training.train import train
+from internalize.lm.training.train import run_config, train
 from internalize.lm.training.unusual import unusual
 from internalize.storage.runs import Run
 from tests.asking import ask
@@ -97,7 +97,8 @@ def test_defaults_fit_the_model():
     given = LmTrainOptions(model="some/model", data="file.txt", batch=128, lr=1e-3, steps=3000, eval_first=0)
     assert (given.batch, given.lr, given.steps, given.epochs, given.eval_first) == (128, 1e-3, 3000, None, 0)
     assert replace(tuned, model="") == replace(new, data="file.txt")
-    assert LmTrainOptions(model="some/model", data="parity:n=6,k=4").epochs is None
+    task = run_config(LmTrainOptions(model="some/model", data="parity:n=6,k=4"), 0)
+    assert (task["epochs"], task["steps"]) == (None, 3000)  # such data have no end
 
 
 def test_epochs_give_the_number_of_updates(tmp_path: Path):

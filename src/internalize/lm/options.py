@@ -316,15 +316,13 @@ class LmTrainOptions(
 
     def _fit_to_model(self) -> None:
         """Set the defaults that depend on whether the model is pretrained. What a user gave stays as it is."""
-        from internalize.lm.data.tasks import is_task  # late: tasks import this module's neighbors
-
         for name in FINE_TUNING:
             if isinstance(value := getattr(self, name), CountDefault | RateDefault):
                 own = FINE_TUNING | (FINE_TUNING_ADAPTERS if self.lora_rank else {})
                 default = own[name] if self.pretrained else getattr(LmTrainOptions, name)
                 object.__setattr__(self, name, type(value)(default))
         if self.epochs is None or isinstance(self.epochs, RateDefault):
-            own = self.pretrained and isinstance(self.steps, CountDefault) and not is_task(self.data)
+            own = self.pretrained and isinstance(self.steps, CountDefault)
             object.__setattr__(self, "epochs", RateDefault(EPOCHS) if own else None)
         elif not isinstance(self.steps, CountDefault):
             raise InputError(f"give steps={self.steps} or epochs={self.epochs}, not both")

@@ -374,6 +374,7 @@ def as_begun(options: LmTrainOptions, run: Run) -> LmTrainOptions:
 
 def run_config(options: LmTrainOptions, seed: int) -> Json:
     """Return a run's `config.json`. It has digests of the data, so that a run cannot be resumed with other data."""
+    options = options.with_updates(None) if is_task(options.data) else options
     return {**options.as_json(), "seed": seed, "data_sha256": digests_of(options)}
 
 
