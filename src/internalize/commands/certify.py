@@ -36,6 +36,7 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
     TITLE: ClassVar = "Certificates"
 
     threads: int | None = 1
+    """Threads per process. Results are bit-for-bit reproducible for a fixed number."""
     epsilon: float | None = None
     """ε of Theorem 1. Default: 1, or the run's own."""
     run: Path | None = None
