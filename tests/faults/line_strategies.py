@@ -38,7 +38,11 @@ _SIZES: Final[Mapping[Name, str]] = {
     ("lm", "plan"): _LM,
     ("lm", "train"): _LM,
     ("lm", "eval"): "model=../made/lm|../made/lm/model examples=1|4 data=data.txt",
+<<<<<<< HEAD
     ("lm", "ask"): "model=../made/lm|../made/lm/model questions=0|1+0",
+=======
+    ("lm", "ask"): "model=../made/lm|../made/lm/model questions=0|0+1 longest=1|4",
+>>>>>>> s27
     ("lm", "probe"): "run=../made/lm examples=64 data=data.txt",
     ("lm", "certify"): "run=../made/lm examples=64 only=answer|child-mass",
     ("lm", "compare"): f"{_LM} methods=log-icot budget=steps seeds=0 jobs=1",
@@ -53,6 +57,8 @@ TINY: Final[Mapping[Name, Mapping[str, Sequence[list[str]]]]] = {
 }
 """What a command is always given, one of the values of each option, so that it ends within a second."""
 DOOMED: Final[Mapping[Name, Sequence[str]]] = {("bench",): ("--repeats", "0"), ("paper",): ("--jobs", "0")}
+ANY_WORDS: Final = frozenset((("lm", "ask"),))
+"""Commands for which any word is right, as a question."""
 RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
     ("lm", "probe"): 0.1,
@@ -86,6 +92,7 @@ SPECIFIC: Final = {
     "link": ("cosine", "quartic", "mlp", "mlp-fitted", "sine"),
     "device": ("cpu", "cuda", "cuda:7", "meta", "cpu:0", "mps"),
     "model": ("../made/lm", "../made/lm/model", "../made/lm/model/config.json", "nowhere", "data.txt", "../made/train"),
+    "slots": ("8", "p90", "0.5", "longest", "p101"),
     "slot_token": ("1", "two words"),
     "backend": ("processes",),  # a cluster takes half a minute to begin
     "address": ("ray://nowhere:1",),
@@ -207,7 +214,7 @@ def lines(draw: st.DrawFn) -> Line:
     free = sorted(options.keys() - TINY[path].keys() - {"out", "json"})
     for name in draw(st.lists(st.sampled_from(free), max_size=3, unique=True)) if free and draw(st.booleans()) else ():
         words += draw(typical(options[name]))
-    plain = len(words) == tiny and path not in DOOMED
+    plain = len(words) == tiny and path not in DOOMED and path not in ANY_WORDS
     option = options[draw(st.sampled_from(sorted(options)))]
     wrong: list[str] = []
     match draw(st.integers(0, 6)):
