@@ -38,11 +38,7 @@ _SIZES: Final[Mapping[Name, str]] = {
     ("lm", "plan"): _LM,
     ("lm", "train"): _LM,
     ("lm", "eval"): "model=../made/lm|../made/lm/model examples=1|4 data=data.txt",
-<<<<<<< HEAD
-    ("lm", "ask"): "model=../made/lm|../made/lm/model questions=0|1+0",
-=======
     ("lm", "ask"): "model=../made/lm|../made/lm/model questions=0|0+1 longest=1|4",
->>>>>>> s27
     ("lm", "probe"): "run=../made/lm examples=64 data=data.txt",
     ("lm", "certify"): "run=../made/lm examples=64 only=answer|child-mass",
     ("lm", "compare"): f"{_LM} methods=log-icot budget=steps seeds=0 jobs=1",
