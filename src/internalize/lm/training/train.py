@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
