@@ -130,8 +130,8 @@ STATEMENT_ROWS = re.findall(
     BY_NAME["docs/statements.md"].read_text(encoding="utf-8"),
     re.MULTILINE,
 )
-OTHERS = {"--parts", "--share", "--nnodes", "--rdzv-endpoint"}
-"""Options of our scripts and of torchrun that occur in prose."""
+OTHERS = {"--parts", "--share", "--nnodes", "--rdzv-endpoint", "--no-deps", "--extract"}
+"""Options of our scripts, of torchrun and of Python's own tools that occur in prose."""
 
 
 def test_every_statement_is_on_the_page_in_its_order():

@@ -127,7 +127,7 @@ def test_a_run_asks_fewer_while_it_is_far_from_the_threshold(tmp_path: Path):
 
 
 def test_stage_ends_need_not_be_evaluated(tmp_path: Path):
-    options = replace(TINY, method="icot", stage_steps=4, eval_every=10, eval_stage_ends=False)
+    options = replace(TINY, method="icot", stage_steps=4, eval_every=10, skip_stage_ends=True)
     run = Run(tmp_path / "run")
     result = train(options, 0, run)
     assert [line["step"] for line in run.metrics()] == [4, 10, 20, 24]  # the end of the first stage, and of training

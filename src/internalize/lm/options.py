@@ -271,9 +271,9 @@ class EvaluationOptions:
     eval_first: int = CountDefault(0)
     """Ask this many of them first. If their exact match is clearly below --threshold, or if nothing depends on the
     others, the others are not asked. 0: ask all. Default for a pretrained model: 64."""
-    eval_stage_ends: bool = True
-    """Also evaluate at the end of every stage that ends after a fixed number of updates. Without, such a stage has no
-    exact match in the result unless --eval-every falls on its end."""
+    skip_stage_ends: bool = False
+    """Evaluate only when --eval-every says so, not also at the end of every stage that ends after a fixed number of
+    updates. Such a stage then has no exact match in the result. The first stage is always evaluated."""
     keep_best: bool = False
     """End with the weights of the highest held-out exact match with the whole chain hidden, not with the last ones."""
     test_examples: int = 4096

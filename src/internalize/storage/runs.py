@@ -105,7 +105,7 @@ _BEFORE: dict[str, Json] = {
         "scheduler": "constant",
         "gradient_checkpointing": False,
         "eval_first": 0,
-        "eval_stage_ends": True,
+        "skip_stage_ends": False,
         "keep_best": False,
         "lora_alpha": None,
         "lora_dropout": 0.0,

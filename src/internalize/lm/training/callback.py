@@ -155,7 +155,7 @@ class StageCallback(TrainerCallback):
         done = state.global_step
         number, stage = self.schedule.attempt(done - 1), self.schedule.stage(done - 1)
         ends, at_end = self._ends(done), done in (self._stop_at, state.max_steps)
-        asked = self.options.eval_stage_ends or not number
+        asked = not (self.options.skip_stage_ends and number)
         if done % self.options.eval_every == 0 or at_end or (ends and asked):
             model = kwargs["model"]
             accuracy, examples = self._evaluate(model, stage, args, every=at_end)
