@@ -221,10 +221,10 @@ GOES_BACK = (7, 11)
 
 @pytest.fixture
 def made_up_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def accuracy(self: StageCallback, model: Any, stage: int, args: Any = None) -> float:
-        return float(stage - self.schedule.good <= 2)
+    def right(self: StageCallback, model: Any, stage: int, args: Any, examples: Sequence[Any]) -> int:
+        return len(examples) if stage - self.schedule.good <= 2 else 0
 
-    monkeypatch.setattr(StageCallback, "exact_match", accuracy)
+    monkeypatch.setattr(StageCallback, "_right", right)
     monkeypatch.setattr(StageCallback, "held_out_loss", lambda *_: 1.0)
 
 
@@ -315,7 +315,7 @@ def test_good_weights_are_kept_only_where_needed(
 
 def test_loss_is_measured_where_a_stage_may_be_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """The held-out loss is in the metrics where a stage may be given up. If it is nan, training ends."""
-    monkeypatch.setattr(StageCallback, "exact_match", lambda *_: 1.0)
+    monkeypatch.setattr(StageCallback, "_right", lambda *given: len(given[-1]))
     run = Run(tmp_path / "run")
     train(replace(RUN, steps=8, threshold=1.0), 0, run)
     explicit, first, *others = run.metrics()
@@ -330,7 +330,7 @@ def test_loss_is_measured_where_a_stage_may_be_given_up(monkeypatch: pytest.Monk
 
 
 def test_same_bits_as_all_at_once_if_nothing_stalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(StageCallback, "exact_match", lambda *_: 1.0)
+    monkeypatch.setattr(StageCallback, "_right", lambda *given: len(given[-1]))
     for method, cutoff in (("icot-steps", 1), ("adaptive", None)):
         train(replace(RUN, method=method, cutoff=cutoff, steps=8), 0, Run(tmp_path / method))
     assert_same_weights(tmp_path / "icot-steps", tmp_path / "adaptive")

@@ -198,7 +198,7 @@ def test_kept_stages_do_not_change_training(run: Run, tmp_path: Path):
     assert found.keys() == {"model", "stage-1", "stage-2", "stage-3"}
     assert ({"model": found["model"]}, metrics, result) == plain
     assert found["stage-3"] == found["model"] != found["stage-2"]
-    assert {path.suffix for path in (run.path / "stages" / "stage-1").iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in (run.path / "stages" / "stage-1").iterdir()} == {".json", ".md", ".safetensors"}
     adapted = replace(OPTIONS, model=str(run.path / "model"), lora_rank=2, lr=1e-2)
     for keep in (True, False):  # adapters are merged in the kept copy and continue to train
         train(replace(adapted, keep_stages=keep), 0, Run(tmp_path / f"lora-{keep}"))

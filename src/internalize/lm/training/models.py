@@ -217,10 +217,16 @@ def save_model(folder: Path, model: Any, tokenizer: Any, asking: PromptSpec, car
             raise InputError(f"cannot write {folder}: {error}") from error
         weights = file_digests(beside.glob("*.safetensors"))
         write_json(beside / PROMPT_FILE, {**asking.as_json(), "weights": weights})
-        if any(not (beside / path.name).exists() for path in folder.glob("*")):  # the user's own files, which are kept
-            folder.rename(free_name(folder))
+        if any(not (beside / path.name).exists() for path in folder.glob("*")) or _own_card(folder, card):
+            folder.rename(free_name(folder))  # the user's own files are kept
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)
+
+
+def _own_card(folder: Path, card: str) -> bool:
+    """Return whether a folder has a `README.md` that is not this card, but perhaps the user's."""
+    found = folder / "README.md"
+    return present(found) and found.read_bytes() != card.encode()
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
