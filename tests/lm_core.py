@@ -1,11 +1,13 @@
 """Chains of plain numbers and hypothesis strategies, for tests of the lm wing's core."""
 
 from itertools import accumulate
+from typing import Any
 
 from hypothesis import strategies as st
 
 from internalize.lm.options import LM_METHODS, CurriculumOptions
 from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.removal import TextStages
 
 PROMPT, ANSWER, SLOT = (1, 2, 3), (4, 5, 6), 0  # the last of the prompt and the first of the answer are separators
 FIRST = 100  # the first token of a chain's steps
@@ -60,3 +62,15 @@ def curricula(draw: st.DrawFn) -> CurriculumOptions:
 
 chances = st.lists(st.floats(0, 1, exclude_max=True), min_size=12, max_size=12)
 """Random numbers of one example: four, and one per step for scattered replay."""
+
+PLAIN = (0.99, 0.0, 0.0, 0.99)
+"""The random numbers of an example without replay, smoothing and loss on slots."""
+
+
+def stages_of(*chains: Chain, replay: float = 0.0, **options: Any) -> TextStages:
+    return TextStages.measure(CurriculumOptions(replay=replay, **options), chains, SLOT)
+
+
+def tokens(first: int, last: int) -> list[int]:
+    """Return tokens of a chain, by number."""
+    return list(range(FIRST + first, FIRST + last))

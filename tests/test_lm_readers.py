@@ -62,12 +62,12 @@ BAD_JSON: dict[str, tuple[bytes, str]] = {
     "infinite": (b'{"question": "a", "steps": [], "answer": 1e999}', "answer: number out of range"),
     "number": (b'{"question": "a", "steps": 2, "answer": "2"}', "steps: expected `str | array | null`, got `int`"),
     "string": (b'{"question": "a", "steps": "so <<1+1=2>>", "answer": "2"}', "text outside of <<…>>: 'so'"),
-    "talk": (b'{"messages": [{"role": "user", "content": "a"}]}', "messages of user; one of the user and one of"),
+    "talk": (b'{"messages": [{"role": "user", "content": "a"}]}', "messages of user; there must be"),
     "turns": (
         json.dumps({"messages": [{"role": role, "content": "#### 2"} for role in ("user", "assistant") * 4]}).encode(),
-        "messages of user, assistant, user, assistant, user, …; one of",
+        "messages of user, assistant, user, assistant, user, …; there",
     ),
-    "no talk": (b'{"messages": []}', "messages of nobody"),
+    "no talk": (b'{"messages": []}', "messages of no one"),
     "talk without an answer": (
         b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "2"}]}',
         "the assistant's message has no '####'",

@@ -42,7 +42,7 @@ class SlotLimit:
     """The largest number of slots at a stage: a percentile of the lengths of the hidden parts, and a limit to it."""
 
     percentile: int
-    """How many per cent of the chains have no more hidden tokens than slots."""
+    """Percentage of the chains that have a slot for each hidden token."""
     most: int | None = None
     """Largest number of slots."""
     share: float | None = None

@@ -64,7 +64,7 @@ class MaskOption:
 
 @dataclass(frozen=True)
 class LearnedGateOptions:
-    """How gates are learned, where they are."""
+    """The initial values and the penalty of learned gates."""
 
     TITLE: ClassVar = "Model"
 

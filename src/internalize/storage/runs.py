@@ -31,6 +31,7 @@ from msgspec import Meta
 
 from internalize.environment import check_open_files, describe_environment
 from internalize.errors import InputError
+from internalize.storage.earlier_configs import completed
 from internalize.storage.files import (
     Json,
     as_json,
@@ -81,41 +82,6 @@ class Checkpoint(TypedDict):
     metrics_bytes: Annotated[int, Meta(ge=0)]
 
 
-_BEFORE: dict[str, Json] = {
-    "train": {
-        "value": "fixed",
-        "output": "shift",
-        "tokens": "auto",
-        "supervised_tokens": "shown",
-        "gate_bias": -2.0,
-        "gate_penalty": 0.001,
-        "parts_lr": 0.01,
-        "advance": "steps",
-        "threshold": 0.99,
-    },
-    "solve": {"curriculum": "log-icot"},
-    "lm-train": {
-        "layer_loss": 0.0,
-        "patience": 300,
-        "keep_stages": False,
-        "template": "icot",
-        "max_examples": None,
-        "max_tokens": None,
-        "epochs": None,
-        "scheduler": "constant",
-        "gradient_checkpointing": False,
-        "eval_first": 0,
-        "skip_stage_ends": False,
-        "keep_best": False,
-        "lora_alpha": None,
-        "lora_dropout": 0.0,
-        "lora_targets": "all-linear",
-        "lora_keep": False,
-        "quantize": "none",
-    },
-}
-"""By kind of run: the values of options that did not exist when the run was made, so its config.json lacks them."""
-
 _OWN_FILES = {
     *("config.json", "env.json", "metrics.jsonl", "answers.jsonl", "weights.safetensors", "result.json", ".lock"),
     *("model", ".model.tmp", "first-stage", ".first-stage.tmp", "stages", "snapshots", "checkpoint"),
@@ -159,7 +125,7 @@ class Run:
         """The resolved options with `kind` and `version`."""
         config = read_json(self.path / "config.json", Config)
         check_version(config, VERSION, self.path / "config.json")
-        return {**_BEFORE.get(str(config.get("kind")), {}), **config}
+        return completed(config)
 
     @property
     def env(self) -> Json:

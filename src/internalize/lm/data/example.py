@@ -7,11 +7,11 @@ from internalize.errors import InputError
 
 
 class Place(NamedTuple):
-    """Where an example was read."""
+    """The place of an example in its file."""
 
     file: str
     unit: str
-    """What the number counts: the lines of a file, the items of an array, or the rows of a table."""
+    """The unit that the number counts: line of a file, item of an array, or row of a table."""
     number: int
     """From 1."""
 

@@ -38,7 +38,7 @@ class Items:
     """The items of a data file or data set in order, and how one of them becomes an example."""
 
     unit: str
-    """What the numbers count: line, item or row."""
+    """The unit that the numbers count: line, item or row."""
     numbered: Iterable[tuple[int, Any]]
     """Numbers from 1 with raw items. One that is damaged is an `InputError`."""
     parse: Callable[[Any, RowNotes], Example]

@@ -43,7 +43,7 @@ class Problem:
     line: int
     reason: str
     unit: str = "line"
-    """What the number counts: line, item or row."""
+    """The unit that the number counts: line, item or row."""
 
     def __str__(self) -> str:
         return f"{self.unit} {self.line}: {self.reason}"
@@ -51,12 +51,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds."""
+    """The examples of a file and its bad lines, with counts."""
 
     examples: list[Example]
     problems: list[Problem]
     counts: Counter[str]
-    """How many examples were read in a special way, by a phrase that names it."""
+    """Number of examples read in each special way. The key is a phrase that names the way."""
 
     @property
     def total(self) -> int:

@@ -50,7 +50,7 @@ _DECODER: Final = msgspec.json.Decoder(_Row)
 
 @dataclass
 class RowNotes:
-    """What is noted while rows are read: the place of the current row, and how many were read in a special way."""
+    """Notes taken while rows are read: the place of the current row, and counts of rows that were read in a special way."""
 
     place: Place | None = None
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -157,7 +157,7 @@ def _exchange(messages: list[_Message], notes: RowNotes) -> tuple[str, str]:
     roles = [message["role"] for message in messages]
     if roles not in (["user", "assistant"], ["system", "user", "assistant"]):
         said = ", ".join(roles[:5]) + (", …" if len(roles) > 5 else "")
-        raise InputError(f"messages of {said or 'nobody'}; one of the user and one of the assistant are read")
+        raise InputError(f"messages of {said or 'no one'}; there must be one of the user and one of the assistant")
     asked, solved = messages[-2]["content"], messages[-1]["content"]
     if "####" not in solved:
         raise InputError("the assistant's message has no '####' before the answer")

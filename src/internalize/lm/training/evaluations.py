@@ -15,7 +15,7 @@ LOGGED: Final = {
     "exact_match": "eval_exact_match",
     "held_out_loss": "eval_held_out_loss",
 }
-"""What a Trainer's log shows of an evaluation, and its name there. Loggers group names by what stands before the _."""
+"""The entries of an evaluation that go to the Trainer's log, with their names there. Loggers group by the prefix eval_."""
 
 
 class Measured(NamedTuple):

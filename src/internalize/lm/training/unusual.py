@@ -1,4 +1,4 @@
-"""What is unusual about the options of a run, in words: a user may have meant something else."""
+"""Warnings about options that are unusual for a run, in case the user meant something else."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""How many are left? Word problems whose chain is a sequence of sums, each continuing the one before.
+"""Word problems whose chain is a sequence of sums. Each sum uses the result of the one before.
 
 ``Mia has 37 apples. Mia buys 45 more. Mia gives away 12. How many apples does Mia have?`` has the steps
 ``<<37+45=82>> <<82-12=70>>`` and the answer 70. Steps are written as in GSM8K, so that ``--levels graph`` finds that
