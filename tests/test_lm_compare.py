@@ -4,6 +4,7 @@ import json
 import re
 import signal
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,18 @@ from hypothesis import strategies as st
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_plan import PlanOptions
 from internalize.errors import InputError
-from internalize.lm.evaluation.comparison import MethodCost, TooFewSteps, compare, measure_costs, plan_settings
+from internalize.lm import Internalization
+from internalize.lm.evaluation.comparison import (
+    MethodCost,
+    StageCosts,
+    TooFewSteps,
+    compare,
+    measure_costs,
+    plan_settings,
+)
+from internalize.lm.options import LmMethod
 from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.flops import model_size
 from internalize.parallel.interrupt import Interrupted
 from internalize.storage.runs import Run
 from tests.lm_runs import TINY as BASE
@@ -53,7 +64,10 @@ def costs(draw: st.DrawFn, advance: Any = "steps") -> MethodCost:
     method = draw(st.sampled_from(["icot", "log-icot"]))
     first = draw(st.none() | st.integers(1, 60))
     return MethodCost(
-        replace(TINY, method=method, advance=advance, first_steps=first), tuple(range(stages)), (lengths, lengths), None
+        replace(TINY, method=method, advance=advance, first_steps=first),
+        tuple(range(stages)),
+        {budget: StageCosts(lengths, lengths) for budget in ("tokens", "flops")},
+        None,
     )
 
 
@@ -77,31 +91,50 @@ def test_every_curriculum_ends_within_the_budget(some: list[MethodCost], steps: 
             assert setting.options.steps - begins[-1] >= left / 3
 
 
-@given(costs(), costs(), st.integers(100, 2000))
-def test_equal_tokens(one: MethodCost, other: MethodCost, steps: int):
-    """Expected tokens agree up to one update: its own tokens, and those of stages that begin one update later."""
+@given(costs(), costs(), st.integers(100, 2000), st.sampled_from(["tokens", "flops"]))
+def test_equal_costs(one: MethodCost, other: MethodCost, steps: int, budget: Any):
+    """Expected costs agree up to one update: its own cost, and that of stages that begin one update later."""
     try:
-        tokens = one.tokens(steps, steps)
-        found = other.steps(tokens, steps)
+        total = one.total(budget, steps, steps)
+        found = other.steps(budget, total, steps)
     except TooFewSteps:
         return
-    moved = sum(
-        abs(b - a) * stage for stage, (a, b) in enumerate(zip(other.lengths[0], other.lengths[0][1:], strict=False), 1)
-    )
-    assert abs(other.tokens(found, steps) - tokens) <= TINY.batch * (max(other.lengths[0]) + moved)
+    each = other.each[budget].smoothed
+    moved = sum(abs(b - a) * stage for stage, (a, b) in enumerate(pairwise(each), 1))
+    assert abs(other.total(budget, found, steps) - total) <= TINY.batch * (max(each) + moved)
+
+
+def test_equal_operations():
+    """Without a chain, sequences are shorter, and attention saves more than the tokens do."""
+    methods: tuple[LmMethod, ...] = ("cot", "none")
+    options = replace(PARITY, layers=2)
+    costs = measure_costs(options, methods)
+    for cost, method in zip(costs, methods, strict=True):
+        work = Internalization(replace(options, method=method))
+        (length,) = {len(row.tokens) for row in work.collator.sequences(range(50))}
+        flops = model_size(work.options, work.config).training_flops(length, length**2)
+        assert cost.each["tokens"].smoothed == (length,)
+        assert cost.each["flops"].smoothed == pytest.approx((flops,))
+    found = {s.method: s.options.steps for s in plan_settings(costs, ["flops"], 1000)}
+    tokens = {s.method: s.options.steps for s in plan_settings(costs, ["tokens"], 1000)}
+    assert found["cot"] == tokens["cot"] == 1000
+    ratio = costs[0].each["flops"].smoothed[0] / costs[1].each["flops"].smoothed[0]
+    assert found["none"] == pytest.approx(1000 * ratio, abs=1)
+    assert found["none"] > tokens["none"]
 
 
 def test_scaled_where_accuracy_or_epochs_decide():
     base = replace(TINY, method="icot", advance="accuracy", stage_steps=100, steps=1000)
-    cost = MethodCost(base, (0, 1, 2), ((10.0, 20.0, 30.0), (10.0, 20.0, 30.0)), None)
+    lengths = StageCosts((10.0, 20.0, 30.0), (10.0, 20.0, 30.0))
+    cost = MethodCost(base, (0, 1, 2), {"tokens": lengths}, None)
     assert cost.options(1000, 1000) == base
     half = cost.options(500, 1000)
     assert (half.steps, half.stage_steps, half.first_steps) == (500, 50, None)
     # a stage begins one update after an evaluation
-    assert cost.tokens(1000, 1000) == 4 * (501 * 10 + 100 * 20 + 399 * 30)
+    assert cost.total("tokens", 1000, 1000) == 4 * (501 * 10 + 100 * 20 + 399 * 30)
     epochs = replace(base, advance="epochs", stages_per_epoch=4.0, first_epochs=0.5, smoothing=1.0)
-    cost = MethodCost(epochs, (0, 1, 2), ((10.0, 20.0, 30.0), (7.0, 5.0, 3.0)), 400)
-    assert cost.tokens(1000, 1000) == 4 * (200 * 10 + 100 * 7 + 100 * 5 + 600 * 3)
+    cost = MethodCost(epochs, (0, 1, 2), {"tokens": StageCosts((10.0, 20.0, 30.0), (7.0, 5.0, 3.0))}, 400)
+    assert cost.total("tokens", 1000, 1000) == 4 * (200 * 10 + 100 * 7 + 100 * 5 + 600 * 3)
     half = cost.options(500, 1000)
     assert (half.stages_per_epoch, half.first_epochs) == (8.0, 0.25)
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig
 
 from internalize.errors import InputError
-from internalize.lm.evaluation.plan import expected_lengths, plan, stage_begins
+from internalize.lm.evaluation.plan import plan, stage_begins
 from internalize.lm.options import LM_METHODS, CurriculumOptions, LmMethod, LmTrainOptions, Replay
 from internalize.lm.stages.chains import Chain
+from internalize.lm.stages.lengths import expected_lengths
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.flops import Gpu
 from internalize.lm.training.internalization import Internalization

@@ -18,6 +18,7 @@ from internalize.errors import InputError
 from internalize.lm import Example, Internalization, LmTrainOptions, of_examples
 from internalize.lm.evaluation.evaluate import open_subject
 from internalize.lm.options import options_from_json
+from internalize.lm.training.flops import model_size
 from internalize.lm.training.models import PromptSpec
 from internalize.lm.training.train import train
 from internalize.storage.files import read_json
@@ -189,6 +190,22 @@ def test_no_connection_is_made(tmp_path: Path, forbid: Callable[..., None]):
     train(TINY, 0, Run(tmp_path / "new"))
     train(replace(TINY, model=str(tmp_path / "new" / "model")), 0, Run(tmp_path / "more"))
     call(f"lm eval --model {tmp_path / 'more'} --examples 16")
+
+
+def test_the_result_has_the_operations_of_training(tmp_path: Path):
+    """Each token of this parity is a slot or shown, so all sequences have the same length; deleting makes them shorter."""
+    for removal, shorter in (("pad", False), ("delete", True)):
+        options = replace(TINY, removal=removal, method="log-icot")
+        result = train(options, 0, Run(tmp_path / removal))
+        work = Internalization(options)
+        (length,) = {len(chain) for chain in work.text.chains(work.source.training_sample(8))}
+        size, sequences = model_size(options, work.config), result["samples"]
+        most = size.training_flops(length * sequences, length**2 * sequences)
+        assert len(result["stages"]) == 2
+        assert result["flops"] < most if shorter else result["flops"] == pytest.approx(most)
+        assert result["tokens"] < length * sequences if shorter else result["tokens"] == length * sequences
+        expected = size.training_flops(result["tokens"], result["tokens"] ** 2 / sequences)
+        assert result["flops"] == pytest.approx(expected, rel=0.05)
 
 
 def test_plain_trainer(tmp_path: Path):

@@ -12,7 +12,19 @@ from internalize.commands.lm_plan import PlanOptions
 from internalize.lm.options import LmMethod
 
 COLUMNS = (
-    *("budget", "method", "exact_match", "95 %", "word_match", "solved", "stages", "stage_steps", "steps", "tokens"),
+    *(
+        "budget",
+        "method",
+        "exact_match",
+        "95 %",
+        "word_match",
+        "solved",
+        "stages",
+        "stage_steps",
+        "steps",
+        "tokens",
+        "flops",
+    ),
     *("tokens_per_answer", "steps_to_99", "seconds"),
 )
 
@@ -21,8 +33,9 @@ COLUMNS = (
 class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
     """Compare methods on the same data and model, over several seeds.
 
-    The command takes the options of `lm train`. Methods are compared at equal updates, or at equal tokens: then each
-    method gets as many updates as it needs to read the tokens that log-icot reads in --steps. With --advance steps, all
+    The command takes the options of `lm train`. Methods are compared at equal updates, at equal tokens, or at equal
+    operations (flops): then each method gets as many updates as cost what log-icot, or the first method, costs in
+    --steps. With --advance steps, all
     schedules are derived from --steps: the first stage gets a quarter of the updates (or --first-steps), and the
     removals share two thirds of the rest. With --advance accuracy, stages end as in `lm train`, and --steps is a limit.
     Methods with the same first stage train it once per seed. After Ctrl-C, --resume continues; finished runs are
@@ -40,8 +53,9 @@ class LmCompare(CheckpointOption, StudyOptions, DeviceOptions):
     methods: Annotated[tuple[LmMethod, ...], tyro.conf.arg(aliases=("--method",))] = ()
     """Methods to compare. Default: cot, icot, log-icot, pause, none and, if stages end by accuracy, adaptive. cot
     writes its chain when it is evaluated."""
-    budget: Literal["steps", "tokens", "both"] = "both"
-    """Give all methods the same number of updates (steps) or of tokens, or make both comparisons (both)."""
+    budget: Literal["steps", "tokens", "flops", "both"] = "both"
+    """Give all methods the same number of updates (steps), of tokens, or of floating-point operations (flops). both:
+    compare at equal updates and at equal tokens."""
     seeds: str = "0:3"
     out: Path | None = None
     """Folder for the runs, each in <budget>/<method>/seed-<seed>, and for rows.json. Default: a new folder in runs/."""

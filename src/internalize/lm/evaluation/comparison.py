@@ -1,9 +1,10 @@
-"""`lm compare`: the methods on the same data and model, at equal updates and at equal tokens, over several seeds.
+"""`lm compare`: the methods on the same data and model, at equal updates, tokens or operations, over several seeds.
 
 | budget | what is equal                                                                                         |
 | ------ | ----------------------------------------------------------------------------------------------------- |
 | steps  | all methods make ``options.steps`` updates                                                            |
 | tokens | all methods read the same expected tokens: those of log-icot, or the first method, in as many updates |
+| flops  | likewise the operations of training, by the formula of `flops.py`                                     |
 
 With ``advance="steps"`` every method's schedule follows from its number of updates. The first stage has a quarter of
 them, unless ``first_steps`` is given. Each later stage has the same number, so that together they have two thirds of
@@ -12,19 +13,21 @@ the updates are a limit.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from internalize.errors import InputError, KilledReason, MachineError
 from internalize.lm.evaluation.jobs import ExecutionSettings, LmJob, LmJobOutcome
 from internalize.lm.evaluation.linear_baseline import LINEAR, LinearComparison, SeedRow, compare_with_linear, seed_row
-from internalize.lm.evaluation.plan import expected_lengths, of_method, stage_begins, updates_by_stage
+from internalize.lm.evaluation.plan import of_method, stage_begins, updates_by_stage
 from internalize.lm.evaluation.shared_first_stage import drop_first_stages, may_begin, share_first_stages
 from internalize.lm.options import LM_METHODS, LmMethod, LmTrainOptions, ScheduleOptions, with_adaptive
+from internalize.lm.stages.lengths import expected_lengths
 from internalize.lm.stages.schedule import Schedule
+from internalize.lm.training.flops import model_size
 from internalize.lm.training.internalization import SAMPLE
 from internalize.lm.training.memory import check_training_memory
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec
@@ -34,7 +37,7 @@ from internalize.storage.files import Json, present, write_json
 from internalize.storage.runs import Run
 from internalize.storage.summaries import ROWS, first_solved, mean_of, median_of, over_seeds
 
-Budget = Literal["steps", "tokens"]
+Budget = Literal["steps", "tokens", "flops"]
 DEFAULT_METHODS: Final[tuple[LmMethod, ...]] = ("cot", "icot", "log-icot", "pause", "none")
 SAME_UPDATES: Final = 0.005
 """If the updates of two budgets differ by no more than this fraction, they share a run."""
@@ -44,16 +47,24 @@ class TooFewSteps(InputError):  # noqa: N818  (the user sees another InputError,
     """An error: a curriculum does not reach its end within its updates."""
 
 
+class StageCosts(NamedTuple):
+    """The expected cost of a training sequence in each planned stage."""
+
+    unsmoothed: tuple[float, ...]
+    """Before smoothing begins."""
+    smoothed: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class MethodCost:
-    """The schedule of a method, and the tokens that it reads, as functions of its number of updates."""
+    """The schedule of a method and the cost of its training, as functions of its number of updates."""
 
     base: LmTrainOptions
     """The options of the comparison, with the method."""
     planned: tuple[int, ...]
     """The stages of the method; of adaptive, those without a stall."""
-    lengths: tuple[tuple[float, ...], tuple[float, ...]]
-    """Expected tokens of a training sequence in each planned stage: before smoothing begins, and after that."""
+    each: Mapping[Budget, StageCosts]
+    """What a training sequence is expected to cost, in tokens and in flops."""
     per_epoch: int | None
     """Updates per epoch; None for data without epochs."""
 
@@ -80,26 +91,29 @@ class MethodCost:
             raise TooFewSteps(f"{steps} updates are too few for the {self.stages} stages of {base.method}")
         return replace(base, steps=steps, first_steps=first, stage_steps=stage_steps)
 
-    def tokens(self, steps: int, of: int) -> float:
-        """Return the expected tokens in ``steps`` updates. Stages that accuracy ends are assumed to use all updates."""
+    def total(self, budget: Budget, steps: int, of: int) -> float:
+        """Return the expected tokens or operations of ``steps`` updates. Stages that accuracy ends are assumed to use
+        all their updates.
+        """
         options = self.options(steps, of)
         begins = stage_begins(options, self.stages, self.per_epoch)
         smooth_from = Schedule(options, self.stages, self.per_epoch).unsmoothed
         updates = updates_by_stage(begins, steps, smooth_from)
         each = (
-            early * before + late * after for (early, late), before, after in zip(updates, *self.lengths, strict=True)
+            early * before + late * after
+            for (early, late), before, after in zip(updates, *self.each[budget], strict=True)
         )
         return options.batch * sum(each)
 
-    def steps(self, tokens: float, of: int) -> int:
-        """Return the number of updates in which the method reads about this number of tokens."""
+    def steps(self, budget: Budget, total: float, of: int) -> int:
+        """Return the number of updates that cost about this number of tokens or operations."""
         tried: dict[int, float] = {}
-        mean = sum(self.lengths[1]) / self.stages
-        steps = max(1, round(tokens / (self.base.batch * mean)))
+        mean = sum(self.each[budget].smoothed) / self.stages
+        steps = max(1, round(total / (self.base.batch * mean)))
         while steps not in tried:
-            tried[steps] = self.tokens(steps, of)
-            steps = max(1, round(tokens * steps / tried[steps]))
-        return min(tried, key=lambda steps: abs(tried[steps] - tokens))
+            tried[steps] = self.total(budget, steps, of)
+            steps = max(1, round(total * steps / tried[steps]))
+        return min(tried, key=lambda steps: abs(tried[steps] - total))
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,8 @@ class ComparisonRow:
         exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
         each = [asdict(one) for one in self.each]
         means = {
-            key: statistics.fmean(result[key] for result in results)
-            for key in ("steps", "tokens", "tokens_per_answer", "seconds")
+            key: statistics.fmean(result.get(key, 0) for result in results)  # older runs lack flops
+            for key in ("steps", "tokens", "flops", "tokens_per_answer", "seconds")
         }
         return {
             "method": self.setting.method,
@@ -157,6 +171,7 @@ class ComparisonRow:
             "stage_steps": self.setting.stage_steps,
             "steps": round(means["steps"]),
             "tokens": round(means["tokens"]),
+            "flops": means["flops"] or None,
             "tokens_per_answer": means["tokens_per_answer"],
             "steps_to_99": median_of(solved, "step"),
             "steps_after_explicit": median_of(each, "after_explicit"),
@@ -181,11 +196,18 @@ def measure_costs(
         check_training_memory(work.options, work.config, work.longest, device=device)
         first, source = first or work, work.source
         chains = work.text.chains(work.leveled(source.training_sample(min(source.size or SAMPLE // 10, SAMPLE))))
-        before, after = (
-            tuple(float(lengths[stage]) for stage in work.stages.planned)
-            for lengths in (expected_lengths(work.stages, chains, smooth=smooth)[0] for smooth in (False, True))
-        )
-        costs.append(MethodCost(work.options, work.stages.planned, (before, after), work.updates_per_epoch))
+        size, every_layer = model_size(work.options, work.config), work.options.layer_loss > 0
+        tokens, flops = list[tuple[float, ...]](), list[tuple[float, ...]]()
+        for smooth in (False, True):
+            lengths, squares = expected_lengths(work.stages, chains, smooth=smooth)[:, work.stages.planned].tolist()
+            tokens.append(tuple(lengths))
+            flops.append(
+                tuple(
+                    size.training_flops(*each, every_layer=every_layer) for each in zip(lengths, squares, strict=True)
+                )
+            )
+        each: dict[Budget, StageCosts] = {"tokens": StageCosts(*tokens), "flops": StageCosts(*flops)}
+        costs.append(MethodCost(work.options, work.stages.planned, each, work.updates_per_epoch))
     return costs
 
 
@@ -210,9 +232,9 @@ def _plan_settings(costs: Sequence[MethodCost], budgets: Sequence[Budget], steps
     for budget in budgets:
         for cost in costs:
             method, updates, folder = cost.base.method, steps, budget
-            if budget == "tokens" and cost is not reference:
-                updates = cost.steps(reference.tokens(steps, steps), steps)
-            if budget == "tokens" and "steps" in budgets and abs(updates - steps) <= SAME_UPDATES * steps:
+            if budget != "steps" and cost is not reference:
+                updates = cost.steps(budget, reference.total(budget, steps, steps), steps)
+            if budget != "steps" and "steps" in budgets and abs(updates - steps) <= SAME_UPDATES * steps:
                 updates, folder = steps, "steps"
             options = cost.options(updates, steps)
             found.append(MethodSetting(method, budget, options, cost.planned[-1] + 1, Path(folder) / method))

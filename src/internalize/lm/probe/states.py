@@ -16,7 +16,7 @@ from internalize.curriculum import at_or_last
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import IGNORED, Row, TextStages, slotted
 from internalize.lm.training.collator import model_input
-from internalize.lm.training.layer_loss import last_norm
+from internalize.lm.training.supervised_loss import last_norm
 
 BATCH: Final = 128
 """Number of examples per batch."""

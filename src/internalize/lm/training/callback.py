@@ -24,7 +24,7 @@ from internalize.lm.stages.removal import TextStages
 from internalize.lm.stages.schedule import Attempt, Best, Schedule
 from internalize.lm.training.evaluations import EvaluationLog, Measured, measured
 from internalize.lm.training.generation import generate_answers
-from internalize.lm.training.layer_loss import held_out_loss
+from internalize.lm.training.supervised_loss import held_out_loss
 from internalize.lm.training.trainer_checkpoints import (
     BEST,
     FIRST_STAGE,

@@ -54,12 +54,16 @@ class StageCollator:
         """The number of the model's positions; None if it has no limit."""
         self.every_layer = False
         """Whether the model must return the states of all its layers, for the loss at every layer."""
+        self.selects = False
+        """Whether the model is asked only for the logits that the loss reads."""
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Return the batch of these rows of `StageRows`, or of these positions."""
         positions = [row for row in rows if isinstance(row, int)]
         sequences = self.sequences(positions) if positions else [_row(row) for row in rows]
         batch: dict[str, Any] = model_input(sequences, self.text.pad, positions=self.stages.options.keep_positions)
+        if self.selects:
+            batch["logits_to_keep"] = supervised_columns(batch["labels"])
         return batch | {"output_hidden_states": True} if self.every_layer else batch
 
     def sequences(self, positions: Sequence[int]) -> list[Row]:
@@ -142,6 +146,11 @@ def model_input(rows: Sequence[Row], pad: int, *, positions: bool, least: int = 
     if positions:
         columns["position_ids"] = ([row.positions for row in rows], 0)
     return {name: padded(values, fill, least=least) for name, (values, fill) in columns.items()}
+
+
+def supervised_columns(labels: Tensor) -> Tensor:
+    """Return the columns of a batch whose logits the loss reads: those before a supervised token in any row."""
+    return (labels[:, 1:] != IGNORED).any(0).nonzero()[:, 0]
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False, least: int = 0) -> Tensor:

@@ -20,10 +20,10 @@ from internalize.lm.stages.text_check import check_text
 from internalize.lm.training.callback import StageCallback
 from internalize.lm.training.collator import Positions, StageCollator, StageRows
 from internalize.lm.training.generation import Answers, generate_answers
-from internalize.lm.training.layer_loss import LayeredLoss
 from internalize.lm.training.model_card import model_card
 from internalize.lm.training.models import PROMPT_FILE, PromptSpec, model_config, save_model
 from internalize.lm.training.slot_token import slot_token_of, with_slot
+from internalize.lm.training.supervised_loss import SupervisedLoss
 from internalize.storage.files import Json, write_json
 
 SAMPLE: Final = 20_000
@@ -169,12 +169,13 @@ class Internalization:
         """Return a pretrained model with an embedding for a new slot token. Other models are returned unchanged."""
         return with_slot(model, self.text.slot) if self.new_slot else model
 
-    def loss(self, model: Any) -> LayeredLoss | None:
-        """Return a Trainer's `compute_loss_func` for the loss at every layer, or None for the model's own loss."""
-        weight = self.options.layer_loss
-        loss = LayeredLoss(model, weight) if weight else None
-        self.collator.every_layer = loss is not None
-        return loss
+    def loss(self, model: Any) -> SupervisedLoss | None:
+        """Return a Trainer's `compute_loss_func`, which skips the logits that no loss reads, or None for the model's
+        own loss, if the model cannot skip any. With ``layer_loss`` it is the loss at every layer.
+        """
+        loss = SupervisedLoss(model, self.options.layer_loss)
+        self.collator.every_layer, self.collator.selects = loss.weight > 0, loss.selects
+        return loss if loss.weight or loss.selects else None
 
     def answers(self, model: Any, examples: Sequence[Example], stage: int | None = None) -> Answers:
         """Return the model's answers at a stage, by default with the whole chain hidden."""

@@ -13,6 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
@@ -22,6 +23,7 @@ from internalize.errors import InputError
 from internalize.lm.data.source import Source, digests_of, source_of
 from internalize.lm.data.tasks import is_task
 from internalize.lm.options import CurriculumOptions, LmTrainOptions, options_from_json
+from internalize.lm.stages.lengths import expected_lengths
 from internalize.lm.training.adapters import save_adapters
 from internalize.lm.training.answer_costs import answer_costs
 from internalize.lm.training.callback import RunHooks
@@ -40,6 +42,8 @@ from internalize.storage.runs import Run, begin_runs, trainer_checkpoints
 KIND = "lm-train"
 STAGES: Final = "stages"
 """Folder in a run that holds the model at the end of each stage, with ``keep_stages``."""
+EXPECTED: Final = 2_000
+"""Number of training examples whose lengths give the expected operations of a run."""
 ADAPTERS: Final = "adapter"
 """Folder in a run that holds the adapters by themselves, with ``lora_keep``."""
 
@@ -338,6 +342,7 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
         "steps": steps,
         "samples": steps * options.batch,
         "tokens": tokens,
+        "flops": _training_flops(work, steps),
         "seconds": round(callback.seconds, 3),
     }
     if callback.best:
@@ -348,6 +353,22 @@ def _result(work: Internalization, model: Any, steps: int, tokens: int) -> Json:
             for stage in work.stages.targets
         ]
     return result
+
+
+def _training_flops(work: Internalization, steps: int) -> float:
+    """Return the operations of the updates that were made, by the formula of `flops.py` and from expected lengths."""
+    size, schedule = model_size(work.options, work.config), work.schedule
+    chains = work.text.chains(work.leveled(work.source.training_sample(min(work.source.size or EXPECTED, EXPECTED))))
+    total = 0.0
+    borders = [(0, 0), *schedule.attempts[1:], (steps, 0)]
+    for smooth in (False, True):
+        lengths, squares = expected_lengths(work.stages, chains, smooth=smooth).tolist()
+        for (begin, stage), (end, _) in pairwise(borders):
+            updates = max(min(end, steps) - max(begin, schedule.unsmoothed), 0)
+            updates = updates if smooth else max(min(end, steps) - begin, 0) - updates
+            each = size.training_flops(lengths[stage], squares[stage], every_layer=work.options.layer_loss > 0)
+            total += updates * work.options.batch * each
+    return total
 
 
 def _synced_size(path: Path) -> int:

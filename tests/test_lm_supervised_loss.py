@@ -1,4 +1,4 @@
-"""layer_loss.py: cross-entropy at every layer, read by the model's own head."""
+"""supervised_loss.py: cross-entropy of the supervised tokens, at the last layer or at every layer."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ from internalize.errors import InputError
 from internalize.lm import Internalization
 from internalize.lm.options import LmTrainOptions
 from internalize.lm.stages.removal import IGNORED
-from internalize.lm.training.layer_loss import LayeredLoss, held_out_loss
+from internalize.lm.training.collator import supervised_columns
+from internalize.lm.training.supervised_loss import SupervisedLoss, held_out_loss
 
 COMMON = {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 SIZES: dict[str, Any] = {
@@ -48,18 +49,49 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_weight_0_is_the_models_own_loss(kind: str, batch: dict[str, torch.Tensor]):
-    """With weight 0 the loss is the model's own, and the norm that is found is the one before the head."""
     model = made(kind)
-    loss, seen = LayeredLoss(model, 0.0), []
-    handle = loss.norm.register_forward_hook(lambda module, given, result: seen.append(result))
-    outputs = model(**batch, output_hidden_states=True)
-    handle.remove()
-    assert len(seen) == 1
-    torch.testing.assert_close(loss.head(seen[0]), outputs.logits)
-    ours = loss(outputs, batch["labels"])
+    outputs = model(**batch)
+    ours = SupervisedLoss(model)(outputs, batch["labels"])
     assert ours.item() == pytest.approx(outputs.loss.item(), rel=1e-6)
     for mine, theirs in zip(gradients(model, ours), gradients(model, model(**batch).loss), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SIZES if SupervisedLoss(made(kind)).selects])
+@pytest.mark.parametrize("columns", [(1, 3), (8,), (1, 2, 3, 4, 5, 6, 7, 8)])
+def test_only_the_supervised_columns_reach_the_head(
+    kind: str, columns: tuple[int, ...], batch: dict[str, torch.Tensor]
+):
+    """Values and gradients are those of the model's own loss, however many columns have no supervised token."""
+    model, seen = made(kind), list[torch.Size]()
+    labels = torch.full_like(batch["labels"], IGNORED)
+    for row, column in enumerate((*columns, *columns[-1:] * 4)[:8]):  # in one row each, the others lack it
+        labels[row % 4, column] = 1 + row
+    kept = supervised_columns(labels)
+    assert kept.tolist() == [column - 1 for column in columns]
+    handle = model.get_output_embeddings().register_forward_hook(lambda _, given, result: seen.append(result.shape))
+    ours = SupervisedLoss(model)(model(input_ids=batch["input_ids"], logits_to_keep=kept), labels)
+    handle.remove()
+    assert [shape[1] for shape in seen] == [len(columns)]
+    theirs = model(input_ids=batch["input_ids"], labels=labels).loss
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+    for mine, expected in zip(gradients(model, ours), gradients(model, theirs), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_most_architectures_skip_logits():
+    assert {kind for kind in SIZES if SupervisedLoss(made(kind)).selects} >= {"gpt2", "llama", "gpt_neox", "opt"}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_the_norm_is_the_one_before_the_head(kind: str, batch: dict[str, torch.Tensor]):
+    model = made(kind)
+    loss, seen = SupervisedLoss(model, 1.0), []
+    handle = loss.norm.register_forward_hook(lambda module, given, result: seen.append(result))
+    outputs = model(**batch)
+    handle.remove()
+    assert len(seen) == 1
+    torch.testing.assert_close(loss.head(seen[0]), outputs.logits)
 
 
 def test_layers_below_count_by_their_weight(batch: dict[str, torch.Tensor]):
@@ -74,12 +106,12 @@ def test_layers_below_count_by_their_weight(batch: dict[str, torch.Tensor]):
     assert len(outputs.hidden_states) == 4
     below = [read(states) for states in outputs.hidden_states[1:3]]
     expected = outputs.loss.item() + 0.6 * sum(below) / 2
-    assert LayeredLoss(model, 0.6)(outputs, batch["labels"]).item() == pytest.approx(expected, rel=1e-5)
+    assert SupervisedLoss(model, 0.6)(outputs, batch["labels"]).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_parts_add_up_to_the_batch(batch: dict[str, torch.Tensor]):
     model = made("gpt2")
-    loss = LayeredLoss(model, 1.0)
+    loss = SupervisedLoss(model, 1.0)
 
     def of(rows: slice, count: int | None) -> float:
         part = model(input_ids=batch["input_ids"][rows], output_hidden_states=True)
@@ -95,16 +127,16 @@ def test_a_model_without_such_a_norm():
             return nn.Linear(2, 2)
 
     with pytest.raises(InputError, match="Bare has none of the names ln_f, .*use --layer-loss 0"):
-        LayeredLoss(Bare(), 1.0)
+        SupervisedLoss(Bare(), 1.0)
     with pytest.raises(InputError, match="OPTForCausalLM has none of the names"):  # norms in its layers do not count
-        LayeredLoss(made("opt", do_layer_norm_before=False), 1.0)
+        SupervisedLoss(made("opt", do_layer_norm_before=False), 1.0)
 
 
 def test_weights_in_half_precision(batch: dict[str, torch.Tensor]):
     """In mixed precision the weights stay as they are in their file while the states are float32."""
     model = made("gpt2").to(torch.bfloat16)
     outputs = model(**batch, output_hidden_states=True)
-    loss = LayeredLoss(model, 1.0)
+    loss = SupervisedLoss(model, 1.0)
     expected = loss(outputs, batch["labels"])
     outputs.hidden_states = tuple(states.float() for states in outputs.hidden_states)
     assert loss(outputs, batch["labels"]).item() == expected.item()

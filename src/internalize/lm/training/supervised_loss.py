@@ -1,10 +1,14 @@
-"""A loss at every layer, read by the model's own head, so that the model computes its steps in early layers.
+"""The loss of training: cross-entropy of the supervised tokens and, with `layer_loss`, the same at every layer.
 
-A later step can use a hidden step only if an early layer has it. A model that writes its chain has no reason for that:
-a step may be ready only in the last layer, because the first layer reads it back. The loss at every layer asks for each
-step as early as possible, and in the directions in which the embedding writes it.
+The head reads only the columns of a batch that have a supervised token.
+
+The loss at every layer is read by the model's own head, so that the model computes its steps in early layers. A later
+step can use a hidden step only if an early layer has it. A model that writes its chain has no reason for that: a step
+may be ready only in the last layer, because the first layer reads it back. The loss at every layer asks for each step
+as early as possible, and in the directions in which the embedding writes it.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,21 +20,27 @@ from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.stages.chains import TextFormat
 from internalize.lm.stages.removal import IGNORED, TextStages
-from internalize.lm.training.collator import model_input
+from internalize.lm.training.collator import model_input, supervised_columns
 
 _NORMS: Final = ("ln_f", "norm", "final_layer_norm", "final_layernorm", "final_norm", "norm_f", "layer_norm")
 """Names that architectures give to the norm between the last layer and the head. Some also use them inside layers."""
 
 
-class LayeredLoss:
+class SupervisedLoss:
     """The cross-entropy of the next token, plus ``weight`` times its mean over the layers below the last.
 
-    It serves as a Trainer's ``compute_loss_func``. The model must be called with ``output_hidden_states=True``.
+    It serves as a Trainer's ``compute_loss_func``. The head, which is the larger part of a small model with a large
+    vocabulary, reads only the columns of the batch in which some token is supervised, if the model was called with
+    these `supervised_columns` as ``logits_to_keep``. A positive weight needs ``output_hidden_states=True``.
     """
 
-    def __init__(self, model: Any, weight: float) -> None:
+    def __init__(self, model: Any, weight: float = 0.0) -> None:
         self.weight = weight
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # below LoRA
+        self.selects = "logits_to_keep" in inspect.signature(inner.forward).parameters
+        """Whether the model takes ``logits_to_keep``."""
+        if not weight:
+            return
         self.head: nn.Module = inner.get_output_embeddings()
         norm = last_norm(inner)
         if norm is None:
@@ -47,13 +57,15 @@ class LayeredLoss:
         following = labels[:, 1:]
         supervised = following != IGNORED
         target = following[supervised]
-        below = outputs.hidden_states[
-            1:-1
-        ]  # without the embedding, and the last layer, whose loss is that of the logits
-        loss = cross_entropy(outputs.logits[:, :-1][supervised].float(), target, reduction="sum")
-        for states in below:
-            logits = self.head(self.norm(states[:, :-1][supervised].to(self.dtype)))
-            loss = loss + self.weight / len(below) * cross_entropy(logits.float(), target, reduction="sum")
+        logits = outputs.logits
+        kept = supervised[:, supervised_columns(labels)] if logits.shape[1] < labels.shape[1] else supervised
+        loss = cross_entropy(logits[:, : kept.shape[1]][kept].float(), target, reduction="sum")
+        if self.weight:
+            # Without the embedding, and without the last layer, whose loss is that of the logits.
+            below = outputs.hidden_states[1:-1]
+            for states in below:
+                logits = self.head(self.norm(states[:, :-1][supervised].to(self.dtype)))
+                loss = loss + self.weight / len(below) * cross_entropy(logits.float(), target, reduction="sum")
         return loss / (target.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
