@@ -30,9 +30,21 @@ def interrupt_command(argv: Sequence[str], begun: Callable[[], bool]) -> None:
     assert said.strip().splitlines()[-1] == "internalize: interrupted; progress is saved; --resume continues"
 
 
-def run_on_two_processes(argv: Sequence[str]) -> str:
-    """Run a command under torchrun with two processes, and return its standard output."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "internalize", "--"]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "internalize", "--")
+ACCELERATE = (
+    "-m",
+    "accelerate.commands.accelerate_cli",
+    "launch",
+    "--cpu",
+    "--num_processes",
+    "2",
+    "-m",
+    "internalize",
+)
+
+
+def run_on_two_processes(argv: Sequence[str], launcher: Sequence[str] = TORCHRUN) -> str:
+    """Run a command on two processes of a launcher, and return its standard output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *launcher, *argv], capture_output=True, text=True, env=environment, check=False, timeout=300

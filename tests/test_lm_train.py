@@ -5,8 +5,9 @@ import math
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from internalize.storage.files import read_json
 from internalize.storage.runs import Run, find_runs
 from tests.asking import ask, call, refused
 from tests.lm_runs import TINY, assert_same_weights, forget_digests, untrained, weights, words
-from tests.processes import run_on_two_processes
+from tests.processes import ACCELERATE, TORCHRUN, run_on_two_processes
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +82,12 @@ def test_accumulated_parts_make_the_same_update(tmp_path: Path):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-3)
 
 
-def test_two_processes_make_the_same_update(tmp_path: Path):
+@pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
+def test_two_processes_make_the_same_update(launcher: Sequence[str], tmp_path: Path):
     options = replace(TINY, method="adaptive", advance="accuracy", layers=2, layer_loss=1.0, eval_every=2)
     options = replace(options, threshold=1.0, first_steps=6, patience=4, stage_steps=6, eval_examples=17)
     train(options, 0, Run(tmp_path / "one"))
-    printed = run_on_two_processes(words(options, tmp_path / "two", "--json"))
+    printed = run_on_two_processes(words(options, tmp_path / "two", "--json"), launcher)
     assert len(printed.strip().splitlines()) == 1  # only the first process prints
     assert_same_weights(tmp_path / "one", tmp_path / "two", atol=2e-4)
     one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
@@ -245,6 +247,32 @@ def test_plain_trainer(tmp_path: Path):
             trainer(tmp_path / "wrong", **wrong)[1].train()
     work.save(tmp_path / "model", whole.model)
     assert AutoTokenizer.from_pretrained(tmp_path / "model").eos_token == "[EOS]"
+
+
+def test_the_trainer_of_trl(tmp_path: Path):
+    """SFTTrainer takes the same data set, collator and callback, and ends with the same weights up to rounding."""
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    prepared = partial(SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
+
+    def trained(arguments: Any, trainer: Any) -> tuple[Internalization, Any]:
+        work = Internalization(TINY)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(work.config)
+        args = arguments(str(tmp_path), **work.arguments(), report_to="none", use_cpu=True, disable_tqdm=True)
+        data = {"train_dataset": work.dataset, "data_collator": work.collator, "processing_class": work.tokenizer}
+        made = trainer(model=model, args=args, **data)
+        work.attach(made)
+        made.train()
+        return work, made
+
+    (ours, plain), (theirs, sft) = trained(TrainingArguments, Trainer), trained(prepared, SFTTrainer)
+    assert ours.callback.finished_stages == theirs.callback.finished_stages
+    assert len(ours.callback.finished_stages) == 2
+    torch.testing.assert_close(plain.model.state_dict(), sft.model.state_dict(), rtol=0, atol=1e-6)
+    logged = [entry["eval_exact_match"] for entry in sft.state.log_history if "eval_exact_match" in entry]
+    assert len(logged) == TINY.steps // TINY.eval_every
 
 
 def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):
