@@ -270,7 +270,7 @@ def test_the_trainer_of_trl(tmp_path: Path):
     (ours, plain), (theirs, sft) = trained(TrainingArguments, Trainer), trained(prepared, SFTTrainer)
     assert ours.callback.finished_stages == theirs.callback.finished_stages
     assert len(ours.callback.finished_stages) == 2
-    torch.testing.assert_close(plain.model.state_dict(), sft.model.state_dict(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(plain.model.state_dict(), sft.model.state_dict(), rtol=0, atol=2e-4)
     logged = [entry["eval_exact_match"] for entry in sft.state.log_history if "eval_exact_match" in entry]
     assert len(logged) == TINY.steps // TINY.eval_every
 
