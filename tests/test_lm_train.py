@@ -271,8 +271,8 @@ def test_the_trainer_of_trl(tmp_path: Path):
     assert ours.callback.finished_stages == theirs.callback.finished_stages
     assert len(ours.callback.finished_stages) == 2
     torch.testing.assert_close(plain.model.state_dict(), sft.model.state_dict(), rtol=0, atol=2e-4)
-    logged = [entry["eval_exact_match"] for entry in sft.state.log_history if "eval_exact_match" in entry]
-    assert len(logged) == TINY.steps // TINY.eval_every
+    logs = [[e["eval_exact_match"] for e in t.state.log_history if "eval_exact_match" in e] for t in (plain, sft)]
+    assert len(logs[0]) == len(logs[1]) >= TINY.steps // TINY.eval_every
 
 
 def test_weights_are_float32_whatever_the_file_has(tmp_path: Path):
