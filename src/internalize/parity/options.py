@@ -21,12 +21,13 @@ FixedGates = Literal["paper", "ones", "cot"]
 Gates = Literal["paper", "ones", "cot", "learned", "input"]
 Rate = Literal["paper", "calibrated"]
 Oracle = Literal["none", "random", "adversarial"]
+Noisy = Literal["nodes", "steps", "carried"]
 
 MAX_SAMPLES = 2**53
 """Largest number of samples: up to it, float64 represents every integer exactly."""
 
 
-LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer"})
+LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer", "noise", "noisy"})
 """Options that files leave out at their default, so that files of versions without them describe the same runs."""
 
 
@@ -40,6 +41,23 @@ class TreeOptions:
     """Number of input bits."""
     k: int = 16
     """Size of the secret set, a power of two. The model has log2 k layers."""
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """Wrong labels in training."""
+
+    TITLE: ClassVar = "Task"
+
+    noise: float = 0.0
+    """Probability that the training label of a node is flipped. Held-out samples are always right."""
+    noisy: Noisy = "nodes"
+    """Which labels --noise flips. nodes: any node's. steps: any but the answer's. carried: any node's, and later nodes are
+    computed from the wrong value, so the chain stays consistent."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < 0.5:
+            raise InputError(f"noise={self.noise} is outside 0 … 0.5: from 0.5 on, labels do not show the true value")
 
 
 @dataclass(frozen=True)
@@ -137,7 +155,7 @@ class ParityModelOptions(LearnedGateOptions, MaskOption, TreeOptions):
 
 
 @dataclass(frozen=True)
-class TrainOptions(SampleOptions, ParityModelOptions):
+class TrainOptions(NoiseOptions, SampleOptions, ParityModelOptions):
     """Training by AdamW through the stages of a curriculum. The defaults are the paper's experiment (its appendix)."""
 
     TITLE: ClassVar = "Training"
@@ -177,6 +195,7 @@ class TrainOptions(SampleOptions, ParityModelOptions):
 
     def __post_init__(self) -> None:
         ParityModelOptions.__post_init__(self)
+        NoiseOptions.__post_init__(self)
         self.schedule()
         if self.curriculum == "cot" and not self.as_in_paper:
             raise InputError(
@@ -203,7 +222,7 @@ class TrainOptions(SampleOptions, ParityModelOptions):
 
 
 @dataclass(frozen=True)
-class StepOptions(LinkOption, TreeOptions):
+class StepOptions(NoiseOptions, LinkOption, TreeOptions):
     """The options of a step of Algorithm 1: everything that decides how many samples it needs."""
 
     TITLE: ClassVar = "Algorithm 1"
@@ -221,6 +240,7 @@ class StepOptions(LinkOption, TreeOptions):
 
     def __post_init__(self) -> None:
         check_choices(self)
+        NoiseOptions.__post_init__(self)
         if self.K is not None and not 0 < self.K <= 10_000:
             raise InputError(f"K={self.K} is outside 0 … 10000 (a true child's weight becomes K; softmax takes e^K)")
         if self.K is not None and self.grid == "1" and round(self.K) != self.K:

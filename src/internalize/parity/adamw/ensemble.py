@@ -33,7 +33,8 @@ from internalize.parity.model.metrics import Model, infer, measure
 from internalize.parity.model.relaxed import RelaxedTransformer
 from internalize.parity.model.transformer import LevelTransformer
 from internalize.parity.options import TrainOptions
-from internalize.parity.task.data import draw_sequences, inference_input, stage_input
+from internalize.parity.task.data import EXACT, draw_sequences, inference_input, stage_input
+from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.random_words import Stream, normals
@@ -164,8 +165,9 @@ class Training:
     def _draw(self, start: int, count: int, stream: Stream) -> Int8[Tensor, "runs T B"]:
         """Draw sequences of every seed. The samples of a position are adjacent: fastest to draw and to read."""
         block = torch.empty(len(self.seeds), self.levels.T, count, dtype=torch.int8)
+        noise = LabelNoise(self.options.noise, self.options.noisy) if stream == "train" else EXACT
         for tree, seed, own in zip(self.trees, self.seeds, block, strict=True):
-            own.copy_(draw_sequences(tree, seed, start, count, stream))
+            own.copy_(draw_sequences(tree, seed, start, count, stream, noise))
         return block.to(self.device)
 
     def _as_input(self, signs: Int8[Tensor, "runs T B"]) -> Float[Tensor, "runs B T"]:

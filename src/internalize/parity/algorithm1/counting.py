@@ -99,13 +99,15 @@ def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, 
     # Transposing costs about as much as comparing with 64 more targets.
     native = use_native(M * (nodes + LONG) * samples.count // LONG)
     of_one, of_targets = np.zeros((M, 1)), np.zeros((M, nodes))
-    for states, turned, sizes, ends in _chunks(samples.share(), stage, native):
+    for states, flips, turned, sizes, ends in _chunks(samples.share(), stage, native):
         z = torch.from_numpy(sizes).double() / M
         slope, both = link.slope(z).numpy(), (link(z) * link.slope(z)).numpy()
         keys, targets = states[:M], states[M : M + nodes] ^ turned
+        if flips is not None:
+            targets ^= flips[M - tree.n : M - tree.n + nodes]
         differing(keys, targets, ends, slope, total=of_targets, native=native)
         differing(keys, turned[None], ends, both, total=of_one, native=native)
-        del states, turned, keys, targets  # frees them before the next chunk is made
+        del states, flips, turned, keys, targets  # frees them before the next chunk is made
     total = summed(torch.from_numpy(of_targets - of_one))
     return 2 * (total - total.mean(dim=0)) / (M * samples.count)
 
@@ -123,16 +125,24 @@ def _chunk(samples: Samples) -> int:
     return samples.chunk or max(min(_CHUNK_BITS // samples.tree.n, _CHUNK), 1)
 
 
-def _chunks(samples: Samples, stage: int, native: bool) -> Iterator[tuple[Words, Words, Integers, Integers]]:
+def _chunks(
+    samples: Samples, stage: int, native: bool
+) -> Iterator[tuple[Words, Words | None, Words, Integers, Integers]]:
     tree, size, end = samples.tree, _chunk(samples), samples.start + samples.count
 
-    def drawn(first: int) -> tuple[Words, Integers]:
-        rows = packed_words(tree.n, samples.seed, first, min(size, end - first), samples.stream)
-        return rows, ones(rows)
+    def drawn(first: int) -> tuple[Words, Words | None, Integers]:
+        count = min(size, end - first)
+        rows = packed_words(tree.n, samples.seed, first, count, samples.stream)
+        return rows, samples.noise.flips(tree, samples.seed, first, count), ones(rows)
 
-    for rows, minus in one_ahead(drawn, range(samples.start, end, size)):
+    for rows, flips, minus in one_ahead(drawn, range(samples.start, end, size)):
         of_nodes = _node_ones(tree, rows, stage, native) if stage else 0
-        yield _sorted(tree, rows, tree.levels.level_end[stage] - 2 * (minus + of_nodes), stage + 1, native)
+        S = tree.levels.level_end[stage] - 2 * (minus + of_nodes)
+        order, sizes, ends = _by_size(tree, S)
+        states = transposed(rows, order, room=tree.levels.level_end[stage + 1], native=native)
+        write_nodes(tree, states, stage + 1)
+        turned = np.packbits((order >= 0) & (S[order] < 0), bitorder="little").view("<u8").astype(np.uint64)
+        yield states, None if flips is None else transposed(flips, order, native=native), turned, sizes, ends
 
 
 def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integers:
@@ -143,13 +153,10 @@ def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integ
     return ones(transposed(states, filled(n, M), native=native))[: len(rows)]
 
 
-def _sorted(
-    tree: ParityTree, rows: Words, S: Integers, level: int, native: bool
-) -> tuple[Words, Words, Integers, Integers]:
-    """Sort samples by |S|. The samples of each |S| begin a new word, and unused bits are 0.
+def _by_size(tree: ParityTree, S: Integers) -> tuple[Integers, Integers, Integers]:
+    """Return an order of the samples by |S|, the different |S|, and for each the word before which its samples end.
 
-    Return the true states up to ``level``, one row per position; the turned samples; the different |S|, and for each
-    the word before which its samples end.
+    The samples of each |S| begin a new word; −1 in the order stands for an unused bit.
     """
     size = np.abs(S)
     sizes = np.bincount(size).nonzero()[0]
@@ -160,7 +167,4 @@ def _sorted(
     by_size = np.argsort(size.astype(np.uint16 if tree.T < 2**16 else np.int64), kind="stable")
     order = np.full(ends[-1], -1)
     order[np.arange(len(S)) + np.repeat(ends - lengths - (counts.cumsum() - counts), counts)] = by_size
-    states = transposed(rows, order, room=tree.levels.level_end[level], native=native)
-    write_nodes(tree, states, level)
-    turned = np.packbits((order >= 0) & (S[order] < 0), bitorder="little").view("<u8").astype(np.uint64)
-    return states, turned, sizes, ends // LONG
+    return order, sizes, ends // LONG

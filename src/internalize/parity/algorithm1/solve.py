@@ -42,6 +42,7 @@ from internalize.parity.algorithm1.streaming import Samples
 from internalize.parity.algorithm1.weight_layouts import FORMS, LevelModel, form_of, stages_of
 from internalize.parity.model.weights import columns_as_layers
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
+from internalize.parity.task.data import EXACT
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import off_child_mass
 from internalize.parity.theory.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
@@ -164,7 +165,8 @@ def solve(
     K, unit = setting.amplitude, {"K": setting.amplitude, "1": 1.0, "none": 0.0}[setting.grid]
     W = list(begun.weights) if begun else model.start()
     records = list(begun.records) if begun else []
-    train = Samples(tree, options.seed, 0, B, "train", options.chunk, getattr(torch, options.dtype), options.device)
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    train = Samples(tree, options.seed, 0, B, "train", options.chunk, dtype, options.device, setting.label_noise)
     for number, stage in list(enumerate(stages))[len(records) :]:
         layer, rate = stage.layers - 1, model.rate(stage)
         errors = _random_errors(options, W, number)
@@ -189,7 +191,7 @@ def solve(
     failed = next((record.stage for record in records if not record.recovered), None)
     if options.transfer:
         W, model = columns_as_layers(W[0], tree.levels), LevelModel(tree, setting, options)
-    answer, truth = model.answers(replace(train, stream="test", count=options.test_samples), W)
+    answer, truth = model.answers(replace(train, stream="test", count=options.test_samples, noise=EXACT), W)
     accuracy = float((answer * truth > 0).double().mean())
     result = SolveResult(
         exact_recovery=recovered,

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from internalize.parity.model.link import Link
 from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel
 from internalize.parity.model.transformer import LevelTransformer, set_weights
-from internalize.parity.task.data import draw_bits
+from internalize.parity.task.data import EXACT, draw_bits, draw_flips
+from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.tree import ParityTree
 from internalize.random_words import Stream
 
@@ -37,6 +38,8 @@ class Samples:
     chunk: int | None = None
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    noise: LabelNoise = EXACT
+    """The noise of the labels, which gradients use; `roots` compares with the true values."""
 
     @property
     def like(self) -> Tensor:
@@ -49,11 +52,16 @@ class Samples:
 
     def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
         """Yield the bits of at most a chunk of samples at a time."""
+        yield from (bits for bits, _ in self.noisy_chunks())
+
+    def noisy_chunks(self) -> Iterator[tuple[Float[Tensor, "n b"], Float[Tensor, "nodes b"] | None]]:
+        """Yield the bits, and the labels over the true values of all nodes if labels are noisy."""
         size = self.chunk or self.default_chunk()
         for first in range(self.start, self.start + self.count, size):
             count = min(size, self.start + self.count - first)
             bits = draw_bits(self.tree.n, self.seed, first, count, self.stream, self.dtype)
-            yield bits.T.contiguous().to(self.device)
+            flips = draw_flips(self.tree, self.noise, self.seed, first, count, self.dtype)
+            yield bits.T.contiguous().to(self.device), None if flips is None else flips.T.to(self.device)
 
     def share(self) -> "Samples":
         """Return this process's share of the samples; with one process, all of them."""
@@ -70,6 +78,14 @@ def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Flo
     return leaves.view(-1, 2**level, bits.shape[1]).prod(dim=1)
 
 
+def level_labels(
+    tree: ParityTree, bits: Float[Tensor, "n b"], flips: Float[Tensor, "nodes b"] | None, level: int
+) -> Float[Tensor, "nodes b"]:
+    """Return the labels of a level's nodes: the true values, flipped where labels are noisy."""
+    truth, nodes = true_values(tree, bits, level), tree.levels.span(level)
+    return truth if flips is None else truth * flips[nodes.start - tree.n : nodes.stop - tree.n]
+
+
 @torch.no_grad()
 def gradient_at_zero(
     samples: Samples, below: Sequence[Tensor], link: Link, columns: Sequence[int] | None = None
@@ -84,10 +100,10 @@ def gradient_at_zero(
     M = tree.levels.level_end[stage]
     total = torch.zeros(M, len(columns), dtype=torch.float64)
     model = SparseModel(tree.levels, below, link, like=samples.like)
-    for bits in samples.share().chunks():
+    for bits, flips in samples.share().noisy_chunks():
         X = model.states(bits)
         z = X.mean(dim=0)
-        R = (link(z) - true_values(tree, bits, stage + 1)[list(columns)]) * link.slope(z)
+        R = (link(z) - level_labels(tree, bits, flips, stage + 1)[list(columns)]) * link.slope(z)
         total += (X @ R.T - R @ z).cpu().double()  # not every device has float64
     return summed(total) / (M * samples.count)
 
@@ -103,21 +119,24 @@ def all_gradients(
     model = LevelTransformer(tree.n, tree.k, link, dtype=samples.dtype).to(samples.device)
     set_weights(model, W)
 
-    def loss(bits: Tensor) -> Tensor:
+    def loss(bits: Tensor, flips: Tensor | None) -> Tensor:
         output = model.by_level(bits, layers=stage + 1)[-1]
-        error = output - true_values(tree, bits.T, stage + 1).T
+        error = output - level_labels(tree, bits.T, flips, stage + 1).T
         return error[:, hidden:].square().sum() / 2
 
     return chunked_gradients(samples, list(model.parameters())[: stage + 1], loss)
 
 
 def chunked_gradients(
-    samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor], Tensor]
+    samples: Samples, parameters: Sequence[nn.Parameter], loss: Callable[[Tensor, Tensor | None], Tensor]
 ) -> list[Tensor]:
-    """Return the gradients of a loss averaged over all processes' samples; ``loss`` sums over its rows of bits."""
+    """Return the gradients of a loss averaged over all processes' samples.
+
+    ``loss`` sums over its rows of bits. It also gets the labels over the true values (nodes × samples), if they differ.
+    """
     totals = [torch.zeros_like(parameter, dtype=torch.float64, device="cpu") for parameter in parameters]
-    for bits in samples.share().chunks():
-        for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T), parameters), strict=True):
+    for bits, flips in samples.share().noisy_chunks():
+        for total, gradient in zip(totals, torch.autograd.grad(loss(bits.T, flips), parameters), strict=True):
             total += gradient.cpu().double()
     return [summed(total) / samples.count for total in totals]
 

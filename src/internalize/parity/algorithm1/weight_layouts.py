@@ -145,7 +145,9 @@ class LevelModel(SteppedModel):
                     nothing[layer] = gradient_to_round(samples, W[:layer], masses[:layer], self.link, half)
                     nothing[layer][:, :hidden] = 0
                     return nothing
-            elif self.recovered(W, layer) and _below(trained_gradient_bounds(levels, self.link, masses), slack):
+            elif self.recovered(W, layer) and _below(
+                trained_gradient_bounds(levels, self.link, masses, exact=not self.options.noise), slack
+            ):
                 return nothing
         return [*all_gradients(samples, W, self.link, layer, hidden), *nothing[layer + 1 :]]
 
@@ -164,8 +166,10 @@ class _AutogradModel(SteppedModel):
         """Compute all gradients by autograd; ignore the slack."""
         model = set_weights(self._new(samples), W)
 
-        def loss(bits: Tensor) -> Tensor:
+        def loss(bits: Tensor, flips: Tensor | None) -> Tensor:
             sequence = add_trace(self.tree, bits)
+            if flips is not None:
+                sequence[:, self.tree.n :] *= flips.T
             shown = isinstance(model, BlockTransformer)
             output = model(stage_input(sequence, stage), stage.layers) if shown else model(sequence)
             return stage_loss(output, sequence, stage) * len(sequence)

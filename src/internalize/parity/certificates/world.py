@@ -152,6 +152,8 @@ class World:
             return "the weights are not from Algorithm 1, whose quantized steps the statement is about"
         if self.curriculum != "log-icot":
             return f"trained by {self.curriculum}; the statement is about Algorithm 1 on the stages of Log-ICoT"
+        if self.algorithm.noise:
+            return "trained on wrong labels; the statement is about Algorithm 1 on true ones"
         if self.algorithm.grid == "none":
             return "the weights were not rounded; the statement is about the quantized steps of Algorithm 1"
         return None

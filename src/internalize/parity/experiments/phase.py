@@ -13,7 +13,7 @@ from internalize.intervals import wilson
 from internalize.parity.experiments.crossing import half_crossing
 from internalize.parity.experiments.grid import Kind, option_types
 from internalize.parity.experiments.jobs import cell_schema
-from internalize.parity.options import StepOptions
+from internalize.parity.options import LATER, StepOptions
 from internalize.parity.theory.prediction import Setting
 from internalize.storage.conditions import condition, is_value
 from internalize.storage.files import Json
@@ -142,7 +142,8 @@ def _predicted(runs: pl.DataFrame) -> int | None:
     if runs.is_empty():
         return None
     names = [field.name for field in fields(StepOptions)]
-    settings = runs.select(*names, *_AS_PREDICTED).unique().to_dicts()
+    later = [pl.col(field.name).fill_null(field.default) for field in fields(StepOptions) if field.name in LATER]
+    settings = runs.with_columns(later).select(*names, *_AS_PREDICTED).unique().to_dicts()
     if len(settings) > 1 or any(settings[0].pop(name) != value for name, value in _AS_PREDICTED.items()):
         return None
     if settings[0]["grid"] == "none" or any(value is None for name, value in settings[0].items() if name != "K"):

@@ -12,6 +12,7 @@ counter-based random stream.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,9 +20,13 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from internalize.parity.task.bitmatrix import LONG, Words, filled, transposed, write_nodes
+from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.stages import ParityStage
 from internalize.parity.task.tree import ParityTree
 from internalize.random_words import Stream, words
+
+EXACT: Final = LabelNoise()
+"""Labels that are the true values."""
 
 
 def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> Words:
@@ -53,13 +58,26 @@ def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tenso
 
 
 def draw_sequences(
-    tree: ParityTree, seed: int, start: int, count: int, stream: Stream = "train"
+    tree: ParityTree, seed: int, start: int, count: int, stream: Stream = "train", noise: LabelNoise = EXACT
 ) -> Int8[Tensor, "T B"]:
-    """Draw the sequences of the same samples, one row per position, with nodes computed for 64 samples at a time."""
+    """Draw the sequences of the same samples, one row per position, with nodes computed for 64 samples at a time.
+
+    The values of nodes are labels: they differ from the true values where ``noise`` flips them.
+    """
     rows = packed_words(tree.n, seed, start, count, stream)
     states = transposed(rows, filled(0, count), room=tree.T, native=False)
     write_nodes(tree, states, tree.L)
+    if (flips := noise.flips(tree, seed, start, count)) is not None:
+        states[tree.n : tree.T] ^= transposed(flips, filled(0, count), native=False)[: tree.T - tree.n]
     return _signs(states[: tree.T], count, torch.int8)
+
+
+def draw_flips(
+    tree: ParityTree, noise: LabelNoise, seed: int, start: int, count: int, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "B nodes"] | None:
+    """Draw the labels of the same samples over their true values, −1 where a label is wrong; None without noise."""
+    flips = noise.flips(tree, seed, start, count)
+    return None if flips is None else _signs(flips, tree.T - tree.n, dtype)
 
 
 def _signs(rows: Words, count: int, dtype: torch.dtype) -> Tensor:

@@ -55,6 +55,10 @@ class Levels:
         """Return the number of nodes of a level ≥ 1: k / 2^level."""
         return self.k >> level
 
+    def subtree(self, level: int) -> int:
+        """Return the number of nodes at and below a node of a level, without input bits."""
+        return 2**level - 1
+
     def nodes(self, level: int) -> range:
         """Return the positions of a level; level 0 is the input bits."""
         return range(self.level_end[level - 1] if level else 0, self.level_end[level])

@@ -92,11 +92,14 @@ def frozen_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float]) 
     return [loss * moved for moved in _moved(levels, link, masses)]
 
 
-def trained_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float]) -> list[float]:
-    """Return the second claim's bound for each recovered layer with these masses, if the last one is read out."""
+def trained_gradient_bounds(levels: Levels, link: Link, masses: Sequence[float], *, exact: bool = True) -> list[float]:
+    """Return the second claim's bound for each recovered layer with these masses, if the last one is read out.
+
+    Where labels are not ``exact``, an error that the loss squares is at most 2, as in the first claim.
+    """
     top, C = len(masses) - 1, curvature(link)
     delta, error = drifts(link, masses)
-    loss = error * C * delta[top]
+    loss = (error if exact else 2.0) * C * delta[top]
     onwards = loss * (0.5 + levels.width(top + 1) * masses[top])
     return [*(onwards * moved for moved in _moved(levels, link, masses[:top])), loss]
 

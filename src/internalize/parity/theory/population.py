@@ -105,8 +105,11 @@ def key_classes(levels: Levels, stage: int) -> tuple[KeyClass, ...]:
     return tuple(found for found in classes if found.count)
 
 
-def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGradient:
-    """Return the moments of the stage's gradient for any link, from the exact weighted laws of S on its lattice."""
+def stage_gradient(levels: Levels, stage: int, link: Link = COSINE, kept: float = 1.0) -> StageGradient:
+    """Return the moments of the stage's gradient for any link, from the exact weighted laws of S on its lattice.
+
+    ``kept`` is E[label · b_m] of its nodes, where labels are noisy.
+    """
     M = levels.level_end[stage]
     lattice = torch.from_numpy((2 * np.arange(M + 1) - M) / M)
     z: Reals = lattice.numpy()
@@ -122,7 +125,7 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
         """Return E[((φ − b_m) φ′ (b_j − z))^q]."""
         a, b, plain, odd = _EXPANSIONS[q]
         without = integrate(one, a, q, plain) + integrate(j, a, q, odd)
-        return without + integrate(m, b, q, plain) + integrate(mj, b, q, odd)
+        return without + kept * integrate(m, b, q, plain) + kept * integrate(mj, b, q, odd)
 
     def common(q: int, j: Reals) -> float:
         """Return E[(φ φ′ (b_j − z))^q], for the part that the columns share."""
@@ -134,7 +137,8 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
     a, b, _, _ = _EXPANSIONS[2]
     j, mj = by_class[0]
     siblings = integrate(m, a, 2, (1,)) + integrate(one, a, 2, (0, 0, 1)) + integrate(j, a, 2, (0, -2))
-    siblings += integrate(one, b, 2, (1,)) + integrate(m, b, 2, (0, 0, 1)) + integrate(mj, b, 2, (0, -2))
+    of_label = integrate(one, b, 2, (1,)) + integrate(m, b, 2, (0, 0, 1)) + integrate(mj, b, 2, (0, -2))
+    siblings += kept * of_label
 
     mean, square, cube = (np.array([moment(q, j, mj) for j, mj in by_class]) for q in (1, 2, 3))
     shared = np.array([common(2, j) - common(1, j) ** 2 for j, _ in by_class])
@@ -153,10 +157,11 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE) -> StageGrad
 
 
 @cache
-def population(levels: Levels, link: Link = COSINE) -> tuple[StageGradient, ...]:
-    """Return the exact moments of every stage's gradient."""
+def population(levels: Levels, link: Link = COSINE, kept: tuple[float, ...] = ()) -> tuple[StageGradient, ...]:
+    """Return the exact moments of every stage's gradient; ``kept`` has a share of each level, 1 if it is empty."""
     check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
-    return tuple(stage_gradient(levels, stage, link) for stage in range(levels.L))
+    shares = kept or (1.0,) * levels.L
+    return tuple(stage_gradient(levels, stage, link, share) for stage, share in enumerate(shares))
 
 
 def _laws(levels: Levels, stage: int) -> tuple[Reals, Reals, list[tuple[Reals, Reals]]]:

@@ -49,6 +49,7 @@ from torch import Tensor
 from internalize.errors import InputError
 from internalize.parity.model.link import Link, get_link
 from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
+from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.tree import Levels
 from internalize.parity.theory.freezing import default_amplitude
 from internalize.parity.theory.population import StageGradient, population
@@ -82,9 +83,14 @@ class Setting(StepOptions):
         return Levels(self.n, self.k)
 
     @property
+    def label_noise(self) -> LabelNoise:
+        """The noise of the training labels."""
+        return LabelNoise(self.noise, self.noisy)
+
+    @property
     def gradients(self) -> tuple[StageGradient, ...]:
         """The exact moments of every stage."""
-        return population(self.levels, get_link(self.link))
+        return population(self.levels, get_link(self.link), self.label_noise.kept(self.levels))
 
     @property
     def unit_rates(self) -> tuple[float, ...]:
@@ -99,7 +105,8 @@ class Setting(StepOptions):
     @property
     def default_amplitude(self) -> float:
         """The least integer K that bounds the final error and freezes trained layers (``freezing.py``)."""
-        return _amplitude(self.levels, get_link(self.link), self.rate, self.grid)
+        kept = self.label_noise.kept(self.levels)
+        return _amplitude(self.levels, get_link(self.link), self.rate, self.grid, kept)
 
     @property
     def parameters(self) -> int:
@@ -176,8 +183,8 @@ def unit_rate(gradient: StageGradient, rate: Rate) -> float:
 
 
 @cache
-def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid) -> float:
-    rates = [unit_rate(stage, rate) for stage in population(levels, link)]
+def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid, kept: tuple[float, ...]) -> float:
+    rates = [unit_rate(stage, rate) for stage in population(levels, link, kept)]
     return float(default_amplitude(levels, link, rates, integer_grid=grid == "1"))
 
 
