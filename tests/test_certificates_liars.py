@@ -25,7 +25,7 @@ def wide_world() -> World:
 class Crooked(ParityTree):
     """A tree whose first two nodes have the same children."""
 
-    def children(self, position: int) -> tuple[int, int]:
+    def children(self, position: int) -> tuple[int, ...]:
         return super().children(self.n if position == self.n + 1 else position)
 
 

@@ -27,7 +27,7 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ("train --k 12", "k=12 is not a power of two"),
+        ("train --k 12 --arity 4", "k=12 must be 1 more than a multiple of 3 and at least 4: a node has 4 children"),
         ("train --k 64", "n=30 is less than k=64"),
         ("train --steps -1", "steps=-1 must be at least 0"),
         ("train --steps many", "--steps"),

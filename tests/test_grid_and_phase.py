@@ -51,11 +51,15 @@ def test_values_that_follow_from_others():
 
 
 def test_impossible_combinations_are_left_out():
-    settings, left_out = solving(["n=8,12", "k=4,16,n/2", "grid=1,K"])
-    assert [(s.n, s.k, s.grid) for s in settings] == [(8, 4, "1"), (8, 4, "K"), (12, 4, "1"), (12, 4, "K")]
-    assert len(left_out) == 6  # k = 16 twice and k = 6 once, on two grids; at n = 8, k = 4 and n/2 are one setting
-    assert left_out[0].startswith("n=8 k=16 grid=1: n=8 is less than k=16")
-    assert any("k=6 is not a power of two" in line for line in left_out)
+    settings, left_out = solving(["n=8,12", "k=4,16,n/2", "grid=1,K", "arity=2,4"])
+    assert [(s.n, s.k, s.grid) for s in settings] == [
+        *((n, 4, grid) for n in (8, 12) for grid in ("1", "1", "K", "K")),
+        *((12, 6, grid) for grid in ("1", "K")),
+    ]
+    # k = 16 four times for each n, and k = 6 with arity 4 twice; at n = 8, k = 4 and n/2 are one setting
+    assert len(left_out) == 10
+    assert left_out[0].startswith("n=8 k=16 grid=1 arity=2: n=8 is less than k=16")
+    assert any("k=6 must be 1 more than a multiple of 3" in line for line in left_out)
     odd = parse_grid("solve", ["n=9,8", "k=n/2"])
     assert odd.left_out == ("n=9 k=n/2: k=n/2 is 4.5 at n=9, not a whole number",)
     settings, left_out = solving(["n=8", "k=4", "K=3", "grid=1", "rate=paper,calibrated", "samples=1x"])

@@ -78,7 +78,9 @@ def test_draw_is_uniform():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Levels(30, 1), "k=1 is not a power of two, at least 2"),
+        (lambda: Levels(30, 1), "k=1 must be at least 2: a node has 2 children"),
+        (lambda: Levels(30, 4, 3), "k=4 must be 1 more than a multiple of 2 and at least 3: a node has 3 children"),
+        (lambda: Levels(30, 4, 1), "arity=1 is less than 2"),
         (lambda: Levels(30, -4), "k=-4"),
         (lambda: ParityTree(4, (0, 4)), "from 0 … 3"),
         (lambda: ParityTree(4, (1, 1)), "2 different positions"),

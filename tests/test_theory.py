@@ -33,7 +33,7 @@ from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.options import Grid
 from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass, steepness
-from internalize.parity.theory.population import KeyClass, _characteristic, _laws, population, stage_gradient
+from internalize.parity.theory.population import Characteristics, Forest, KeyClass, Laws, population, stage_gradient
 from internalize.parity.theory.prediction import (
     Setting,
     _log_tie,
@@ -111,7 +111,7 @@ def test_every_input_of_a_small_problem(n: int, k: int, link: Link):
         assert found == mean.numel()
         left, right = tree.layer_children(stage)[0]
         a, b = gradients[:, left, 0], gradients[:, right, 0]
-        assert abs(float((a * b).mean() - a.mean() * b.mean()) - exact.sibling) < 1e-12
+        assert abs(float((a * b).mean() - a.mean() * b.mean()) - exact.sibling[0]) < 1e-12
 
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
@@ -134,11 +134,14 @@ def test_laws_by_polynomials(n: int, k: int):
     """Without Fourier sums: a bit's law is (x + 1)/2, where x counts the +1, and (x − 1)/2 times its value."""
     levels, even, odd = Levels(n, k), Polynomial([0.5, 0.5]), Polynomial([-0.5, 0.5])
     for stage in range(levels.L):
-        one, m, by_class = _characteristic(levels, stage, cast(Any, even), cast(Any, odd))
-        laws = [cast(Any, law).coef for law in (one, m, *itertools.chain(*by_class))]
-        wanted = [np.pad(law, (0, levels.level_end[stage] + 1 - len(law))) for law in laws]
-        one, m, by_class = _laws(levels, stage)
-        np.testing.assert_allclose([one, m, *itertools.chain(*by_class)], wanted, rtol=0, atol=1e-14)
+        forest, laws = Forest.of(levels, stage), Laws(levels, stage)
+        by_polynomials = Characteristics(forest, cast(Any, (even, odd)))
+        (node,) = forest.columns
+        for key in forest.classes():
+            weights = [(None, 0, 0), (None, 1, 0), (key, 0, 1), (key, 1, 1)]
+            found = [cast(Any, by_polynomials.of(node, *weight)).coef for weight in weights]
+            wanted = [np.pad(law, (0, levels.level_end[stage] + 1 - len(law))) for law in found]
+            np.testing.assert_allclose(laws.of_key(key), wanted, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
@@ -224,11 +227,11 @@ def test_tied_children_against_simulation():
     for correlation, low, high in [(0.0, -1, 2), (0.87, -2, 2), (0.87, -0.5, 0.2), (0.999, 1, 3), (-0.6, -1, 1)]:
         second = correlation * a + math.sqrt(1 - correlation**2) * b
         share = float(((a > low) & (a < high) & (second > low) & (second < high)).double().mean())
-        modelled = math.exp(_log_tie(correlation, low, high))
+        modelled = math.exp(_log_tie(correlation, (low, high), (low, high)))
         assert abs(share - modelled) < 4.5 * math.sqrt(modelled * (1 - modelled) / len(a))
     both = math.erf(2 / math.sqrt(2))
-    assert math.exp(_log_tie(0.0, -2.0, 2.0)) == pytest.approx(both**2, rel=1e-12)
-    assert math.exp(_log_tie(1 - 1e-13, -2.0, 2.0)) == pytest.approx(both, rel=1e-4)
+    assert math.exp(_log_tie(0.0, (-2.0, 2.0), (-2.0, 2.0))) == pytest.approx(both**2, rel=1e-12)
+    assert math.exp(_log_tie(1 - 1e-13, (-2.0, 2.0), (-2.0, 2.0))) == pytest.approx(both, rel=1e-4)
 
 
 def test_independent_limit_by_hand():

@@ -181,7 +181,7 @@ def half(n: int) -> float:
 
 def siblings(n: int) -> float:
     """Return the correlation of the first stage's gradient at two siblings."""
-    return _first_stage(n).sibling / _first_stage(n).variance[0]
+    return _first_stage(n).sibling[0] / _first_stage(n).variance[0]
 
 
 def columns_at_a_key(n: int) -> float:

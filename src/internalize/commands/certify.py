@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from internalize.commands.common_options import CommonOptions, KeptOption, SeedOption, ThreadsOption, command
 from internalize.commands.console import say, use_device
 from internalize.errors import InputError
-from internalize.parity.options import LinkOption, SolveOptions, TreeOptions, check_epsilon
+from internalize.parity.options import LinkOption, SolveOptions, TreeOptions, check_epsilon, without_later
 
 if TYPE_CHECKING:
     from internalize.certificate import Certificate
@@ -52,9 +52,11 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
         world = self._world()
         found = {"certificates": violated_first(certify(world, self.only or None))}
         asked = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
-        config = {"n": self.n, "k": self.k, **asked}  # in the order of earlier folders
+        config = {"n": self.n, "k": self.k, **without_later(asked, type(self))}  # in the order of earlier folders
         if self.run is not None:
-            own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
+            tree = world.tree
+            own = {"n": tree.n, "k": tree.k, "arity": tree.arity, "link": world.link.name, "seed": world.seed}
+            own = without_later(own, type(self))
             config |= {**own, "run": str(self.run), "epsilon": world.epsilon}
         with self.keeping("certify", config) as keep:
             keep(found)
@@ -67,12 +69,13 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
         from internalize.storage.runs import Run
 
         if self.run is not None:
-            for name in ("n", "k", "link", "seed"):
+            for name in ("n", "k", "arity", "link", "seed"):
                 if getattr(self, name) != getattr(type(self), name):
                     raise InputError(f"{name}={getattr(self, name)} with --run, which has its own {name}; leave it out")
             return World.of_run(Run.open(self.run), None if self.epsilon is None else check_epsilon(self.epsilon))
         epsilon = 1.0 if self.epsilon is None else self.epsilon
-        return World.of_solve(SolveOptions(n=self.n, k=self.k, link=self.link, seed=self.seed, epsilon=epsilon))
+        options = SolveOptions(self.n, self.k, self.arity, link=self.link, seed=self.seed, epsilon=epsilon)
+        return World.of_solve(options)
 
 
 def violated_first(certificates: Iterable["Certificate"]) -> list[dict[str, Any]]:

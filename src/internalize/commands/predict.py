@@ -7,7 +7,7 @@ import tyro
 
 from internalize.commands.common_options import KeptOption, SeedOption, command
 from internalize.commands.console import print_facts, print_json, print_table, print_text
-from internalize.parity.options import StepOptions
+from internalize.parity.options import StepOptions, without_later
 
 
 @command
@@ -42,14 +42,15 @@ class Predict(KeptOption, SeedOption):
         options = asdict(self.options)
         found = predict(Setting(**options), self.samples, self.epsilon).to_json()
         asked = {"samples": self.samples, "epsilon": self.epsilon, "seed": self.seed}
-        with self.keeping("predict", {**options, **asked}) as keep:
+        with self.keeping("predict", {**without_later(options, StepOptions), **asked}) as keep:
             keep(found)
         if self.json:
             print_json(found)
         else:
             self._print(found)
             command = "predict" if found.get("reason") else "solve"  # with K by default, where a number is enough
-            self.suggest(command, "--n", self.options.n, "--k", self.options.k)
+            arity = ("--arity", self.options.arity) if self.options.arity != StepOptions.arity else ()
+            self.suggest(command, "--n", self.options.n, "--k", self.options.k, *arity)
         return 0
 
     def _print(self, found: dict[str, Any]) -> None:

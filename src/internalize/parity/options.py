@@ -5,6 +5,7 @@ The same dataclass is the argument of the Python function, the command line and,
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -27,7 +28,7 @@ MAX_SAMPLES = 2**53
 """Largest number of samples: up to it, float64 represents every integer exactly."""
 
 
-LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer", "noise", "noisy"})
+LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer", "arity", "noise", "noisy"})
 """Options that files leave out at their default, so that files of versions without them describe the same runs."""
 
 
@@ -40,7 +41,9 @@ class TreeOptions:
     n: int = 30
     """Number of input bits."""
     k: int = 16
-    """Size of the secret set, a power of two. The model has log2 k layers."""
+    """Size of the secret set. In the paper a power of two; for others the tree is ragged. The model has log2 k layers."""
+    arity: int = 2
+    """Number of children of a node. k must be 1 more than a multiple of arity - 1."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,8 @@ class TrainOptions(NoiseOptions, SampleOptions, ParityModelOptions):
             raise InputError(
                 "curriculum=cot is its own one-layer model, without mask, gates, value, output, tokens or network link"
             )
+        if self.arity != 2 and self.has_network:
+            raise InputError(f"arity={self.arity}: the networks in place of the link stand for nodes with 2 children")
         if self.hidden_loss and not (self.as_in_paper and self.curriculum != "cot"):
             raise InputError(
                 "hidden_loss needs the paper's model with layers: no learned parts, other mask, gates or cot"
@@ -306,8 +311,13 @@ class SolveOptions(MaskOption, StepOptions):
 
 def stored(options: TrainOptions | SolveOptions) -> dict[str, Any]:
     """Return the options by name for a file, without those of `LATER` that have their default."""
-    default = {field.name: field.default for field in fields(options)}
-    return {name: own for name, own in asdict(options).items() if name not in LATER or own != default[name]}
+    return without_later(asdict(options), type(options))
+
+
+def without_later(values: Mapping[str, Any], kind: type[TreeOptions]) -> dict[str, Any]:
+    """Return options by name, without those of `LATER` that have the default of their dataclass."""
+    default = {field.name: field.default for field in fields(kind)}
+    return {name: own for name, own in values.items() if name not in LATER or own != default[name]}
 
 
 def check_epsilon(epsilon: float) -> float:

@@ -57,7 +57,7 @@ class Training:
         self.seeds = tuple(seeds)
         self.device = torch.device(device)
         self.dtype: torch.dtype = getattr(torch, options.dtype)
-        self.trees = [ParityTree.draw(options.n, options.k, seed) for seed in self.seeds]
+        self.trees = [ParityTree.drawn(options, seed) for seed in self.seeds]
         self.levels = self.trees[0].levels
         self.stages = parity_stages(self.levels, options.schedule(), hidden_loss=options.hidden_loss)
         self.model = make_model(options, self.seeds).to(self.device)
@@ -242,15 +242,15 @@ def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:
     """Return the untrained model that the options ask for, in level form if it is the paper's."""
     dtype: torch.dtype = getattr(torch, options.dtype)
     if options.curriculum == "cot":
-        return CoTTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
+        return CoTTransformer(options.n, options.k, get_link(options.link, options.arity), (len(seeds),), dtype)
     if options.as_in_paper:
-        return LevelTransformer(options.n, options.k, get_link(options.link), (len(seeds),), dtype)
+        return LevelTransformer(options.n, options.k, get_link(options.link, options.arity), (len(seeds),), dtype)
     return RelaxedTransformer(options, seeds, dtype)
 
 
 def total_steps(options: TrainOptions) -> int:
     """Return the number of updates of a run. If accuracy ends the stages, every curriculum gets as many as Log-ICoT."""
-    levels = Levels(options.n, options.k)
+    levels = Levels.of(options)
     stages = levels.L if options.advance == "accuracy" else len(parity_stages(levels, options.schedule()))
     return stages * options.steps
 

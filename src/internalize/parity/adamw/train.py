@@ -137,8 +137,8 @@ def train(
 def run_config(options: TrainOptions, seed: int) -> Json:
     """Return the `config.json` of a run."""
     if not options.has_network:
-        get_link(options.link)
-    tree = ParityTree.draw(options.n, options.k, seed)
+        get_link(options.link, options.arity)
+    tree = ParityTree.drawn(options, seed)
     parity_stages(tree.levels, options.schedule())  # raises if the tree lacks a level of the curriculum
     gates = "cot" if options.curriculum == "cot" else options.gates
     supervised = "shown" if options.shows else "hidden"
@@ -148,7 +148,7 @@ def run_config(options: TrainOptions, seed: int) -> Json:
 
 def _together(options: TrainOptions) -> int:
     """Return how many runs to train together: one if their stages may end at different steps, otherwise as many as fit."""
-    levels = Levels(options.n, options.k)
+    levels = Levels.of(options)
     if options.advance == "accuracy" and len(parity_stages(levels, options.schedule())) > 1:
         return 1
     return max(1, _TOGETHER_BYTES // (64 * options.batch * levels.T * _states(options)))
@@ -158,7 +158,7 @@ def _states(options: TrainOptions) -> int:
     """Estimate the states that a pass with gradients keeps, relative to level form. Block form keeps every layer's."""
     if options.as_in_paper or options.curriculum == "cot":
         return 1
-    return 4 * Levels(options.n, options.k).L * (HIDDEN if options.has_network else 1)
+    return 4 * Levels.of(options).L * (HIDDEN if options.has_network else 1)
 
 
 def _groups(options: TrainOptions, seeds: Mapping[Run, int]) -> list[tuple[int, list[Run]]]:
@@ -250,7 +250,7 @@ def check_snapshots(run: Run) -> None:
 
 def _refuse_if_too_large(options: TrainOptions) -> None:
     """Raise if a single run does not fit in this machine's memory."""
-    levels, itemsize = Levels(options.n, options.k), 8 if options.dtype == "float64" else 4
+    levels, itemsize = Levels.of(options), 8 if options.dtype == "float64" else 4
     weights = sum(levels.level_end[layer] * levels.width(layer + 1) for layer in range(levels.L))
     states = _states(options)
     if states > 1:

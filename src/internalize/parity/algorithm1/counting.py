@@ -10,8 +10,9 @@ r"""The gradient at W = 0 by counting bits, for trained layers that compute bits
 
 At W = 0 the gradient is \(\frac1{MB}\sum_i (\phi(z_i) - b_{mi})\,\phi'(z_i)\,(x_{ji} - z_i)\). Since z is the mean
 of the x_j, the last term subtracts from each column its mean over the keys, so constants of a column do not matter.
-If all states are ±1, z is S/M, and φ′ and φφ′ are odd functions of it. So all samples of one |S| have one weight,
-after the signs of the targets and of the constant 1 are reversed where S < 0. With
+If all states are ±1, z is S/M, and φφ′ is an odd function of it, because φ is even or odd; so is φ′ if φ is even. So all
+samples of one |S| have one weight, after the signs of the constant 1 and, for an even φ, of the targets are reversed where
+S < 0. With
 \(\sum_i x_j b_m = \#i - 2D_{jm}\) over the samples of each |S|, the gradient is
 \[ \frac{2}{MB} \sum_{s} \phi'(s/M) \bigl(D^{s}_{jm} - \phi(s/M)\,D^{s}_{j1}\bigr) \quad\text{less its mean over } j. \]
 The D are integers, counted 64 samples per machine word. Rounding happens only in the float64 sum over s, which has some
@@ -102,7 +103,9 @@ def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, 
     for states, flips, turned, sizes, ends in _chunks(samples.share(), stage, native):
         z = torch.from_numpy(sizes).double() / M
         slope, both = link.slope(z).numpy(), (link(z) * link.slope(z)).numpy()
-        keys, targets = states[:M], states[M : M + nodes] ^ turned
+        keys, targets = states[:M], states[M : M + nodes].copy()
+        if tree.arity % 2 == 0:
+            targets ^= turned
         if flips is not None:
             targets ^= flips[M - tree.n : M - tree.n + nodes]
         differing(keys, targets, ends, slope, total=of_targets, native=native)

@@ -3,7 +3,7 @@
 | name     | paper           | meaning                                                                   | where       |
 | -------- | --------------- | ------------------------------------------------------------------------- | ----------- |
 | columns  | –               | keys × nodes of a layer, before or after rounding; −∞ at an invisible key | section 2.2 |
-| pairs    | c_1[m], c_2[m]  | the two children of each column                                           | section 2.1 |
+| pairs    | c_1[m], c_2[m]  | the children of each column                                               | section 2.1 |
 | quantize | q               | to the nearest multiple of the grid, halves to the even multiple          | section 2   |
 | unit     | –               | the grid: 1, K, or 0 for no rounding                                      | section 2   |
 | push     | ε of the oracle | how far an adversary can move one step of each column                     | section 2.1 |
@@ -20,7 +20,7 @@ from torch import Tensor
 from internalize.parity.model.weights import Form, weight_shapes
 from internalize.parity.task.tree import ParityTree
 
-Pairs = Sequence[tuple[int, int]]
+Pairs = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def quantize(x: Float[Tensor, "*shape"], unit: float) -> Float[Tensor, "*shape"]
 
 
 def recovered_columns(columns: Float[Tensor, "keys nodes"], pairs: Pairs, K: float) -> Bool[Tensor, " nodes"]:
-    """Return the columns in which the two true children tie for the maximum and every other key is at least K lower."""
+    """Return the columns in which the true children tie for the maximum and every other key is at least K lower."""
     children, others = split(columns, pairs)
     slack = 1e-9 * K  # in floating point 2K − K need not be exactly K
-    return (children[0] == children[1]) & (others.amax(dim=0) <= children[0] - K + slack)
+    return (children == children[0]).all(dim=0) & (others.amax(dim=0) <= children[0] - K + slack)
 
 
 def recovered_weights(tree: ParityTree, form: Form, K: float) -> list[Float[Tensor, "keys nodes"]]:
@@ -63,7 +63,7 @@ def recovered_weights(tree: ParityTree, form: Form, K: float) -> list[Float[Tens
 
 
 def split(columns: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return the children (2 × nodes), and the columns with their children at −∞."""
+    """Return the children (2 × nodes in the paper), and the columns with their children at −∞."""
     index = torch.tensor(pairs).T
     return columns.gather(0, index), columns.scatter(0, index, -torch.inf)
 

@@ -157,9 +157,11 @@ def solve(
         on_stage: called after each stage.
     """
     began = time.perf_counter() - (begun.seconds if begun else 0.0)
-    tree = ParityTree.draw(options.n, options.k, options.seed) if tree is None else tree
+    tree = ParityTree.drawn(options, options.seed) if tree is None else tree
     if (tree.n, tree.k) != (options.n, options.k):
         raise InputError(f"the tree has n={tree.n}, k={tree.k}, but the options have n={options.n}, k={options.k}")
+    if tree.arity != options.arity:
+        raise InputError(f"the nodes of the tree have {tree.arity} children, but the options have {options.arity}")
     setting, B = setting_of(options), samples_of(options)
     model, stages = FORMS[form_of(options)](tree, setting, options), stages_of(options)
     K, unit = setting.amplitude, {"K": setting.amplitude, "1": 1.0, "none": 0.0}[setting.grid]
@@ -230,7 +232,7 @@ def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
     if result.failed_stage is None:
         where = "the answer is wrong" if result.exact_recovery else "the oracle's error moved a layer not in training"
     record = result.stages[(result.failed_stage or result.steps) - 1]
-    attention = (1 - off_child_mass(levels.n, K)) / 2
+    attention = (1 - off_child_mass(levels.n, K, levels.arity)) / levels.arity
     limit = f"K > ln n = {math.log(levels.n):.1f} is needed"
     weak = f"K={K:g} leaves each child attention {attention:.2f} among {levels.n} keys ({limit})"
     why = impossible(setting) if setting.grid != "none" else None

@@ -121,7 +121,7 @@ def solve_kept(
     if run is None:
         finished, begun = _from_the_first((None, None))
         return finished or solve(options, begun=begun, on_stage=on_stage)
-    tree = ParityTree.draw(options.n, options.k, options.seed)
+    tree = ParityTree.drawn(options, options.seed)
     samples = samples_of(options)  # raises if the request cannot be run, before any folder is made
     form = form_of(options)
     names = list(weight_shapes(tree.levels, form))
@@ -159,7 +159,7 @@ def solve_kept(
 
 def solve_config(options: SolveOptions) -> Json:
     """Return the `config.json` of a run."""
-    tree = ParityTree.draw(options.n, options.k, options.seed)
+    tree = ParityTree.drawn(options, options.seed)
     gates = "cot" if form_of(options) == "cot" and not options.transfer else options.gates
     setting = setting_of(options)  # a preset decides the grid and the rate
     return {**stored(options), "grid": setting.grid, "rate": setting.rate, "secret": list(tree.secret), "gates": gates}
@@ -168,7 +168,7 @@ def solve_config(options: SolveOptions) -> Json:
 def read_solved(run: Run) -> SolveResult:
     """Return the result of a finished run; raise if its files are damaged or do not belong together."""
     config, weights = run.config, run.weights()
-    levels = Levels(config["n"], config["k"])
+    levels = Levels(config["n"], config["k"], config.get("arity", 2))
     check_dtype(weights, _DTYPE, run.path / "weights.safetensors")
     weights = read_weights(weights, levels, form_of_weights(weights), run.path)
     return SolveResult(**vars(run.result_as(SolveOutcome)), weights=tuple(weights))

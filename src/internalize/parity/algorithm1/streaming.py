@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from internalize.parity.model.link import Link
 from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel
 from internalize.parity.model.transformer import LevelTransformer, set_weights
-from internalize.parity.task.data import EXACT, draw_bits, draw_flips
+from internalize.parity.task.data import EXACT, add_trace, draw_bits, draw_flips
 from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.tree import ParityTree
 from internalize.random_words import Stream
@@ -74,8 +74,10 @@ class Samples:
 
 def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Float[Tensor, "nodes b"]:
     """Return the values of a level's nodes: products over the leaves below each node."""
-    leaves = bits[list(tree.pairing)]
-    return leaves.view(-1, 2**level, bits.shape[1]).prod(dim=1)
+    if tree.levels.complete:
+        leaves = bits[list(tree.pairing)]
+        return leaves.view(-1, tree.arity**level, bits.shape[1]).prod(dim=1)
+    return add_trace(tree, bits.T)[:, tree.levels.span(level)].T
 
 
 def level_labels(

@@ -57,7 +57,7 @@ def form_of(options: SolveOptions) -> Form:
     """Return the form that a request runs in; raise if its matrices do not fit in memory."""
     as_in_paper = (options.mask, options.gates) == ("level", "paper")
     form: Form = "cot" if options.curriculum == "cot" else "level" if as_in_paper else "block"
-    levels = Levels(options.n, options.k)
+    levels = Levels.of(options)
     entries = levels.L * levels.T**2 * _COPIES
     if form != "block":
         entries = _WEIGHTS * sum(rows * columns for rows, columns in weight_shapes(levels, form).values())
@@ -67,7 +67,7 @@ def form_of(options: SolveOptions) -> Form:
 
 def stages_of(options: SolveOptions) -> tuple[ParityStage, ...]:
     """Return the stages of a request; each takes one gradient step."""
-    return parity_stages(Levels(options.n, options.k), options.schedule())
+    return parity_stages(Levels.of(options), options.schedule())
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class SteppedModel(ABC):
     @property
     def link(self) -> Link:
         """The link function φ."""
-        return get_link(self.options.link)
+        return get_link(self.options.link, self.options.arity)
 
     def start(self) -> list[Tensor]:
         """Return the initial weights, W = 0."""

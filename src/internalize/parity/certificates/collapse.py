@@ -18,7 +18,7 @@ import math
 
 import torch
 
-from internalize.certificate import Finding, statement
+from internalize.certificate import Finding, not_applicable, statement
 from internalize.parity.certificates.world import World
 from internalize.parity.theory.freezing import curvature
 
@@ -26,6 +26,8 @@ from internalize.parity.theory.freezing import curvature
 @statement("Lemma 1", "under uniform attention the inputs collapse: |φ + 1| = O(n^(−ε/16))")
 def collapse(world: World) -> Finding:
     """Check Lemma 1 with its constant. Measured: |φ + 1| at the m closest to its bound, among bounds below 2."""
+    if world.tree.arity != 2:
+        return not_applicable("the lemma is about φ(0) = −1, the link of nodes with two children")
     n, bits = world.tree.n, world.draw(0, world.test_count, "test")
     failure = math.exp(-(n ** (world.epsilon / 16)))
     first = max(math.ceil(n ** (world.epsilon / 8)), 2)

@@ -70,6 +70,8 @@ def trivial_tuples(world: World) -> Finding:
     difference of a count from the formula, over every M = m − 1 with m a node.
     """
     levels, code = world.levels, _codes(world)
+    if not world.in_papers_tree:
+        return not_applicable("the formula counts the cancelling 4-tuples of the paper's complete binary tree")
     if levels.T > 600:
         return not_applicable(
             f"T={levels.T}: the count runs over all pairs of positions for every m, and is made only up to T = 600"
@@ -93,8 +95,10 @@ def _codes(world: World) -> NDArray[np.int64]:
     words = np.random.Generator(np.random.Philox(7)).integers(1, 2**62, size=n)
     code = [1 << j if n <= 62 else int(words[j]) for j in range(n)]
     for m in range(n, world.levels.T):
-        left, right = world.tree.children(m)
-        code.append(code[left] ^ code[right])
+        own = 0
+        for child in world.tree.children(m):
+            own ^= code[child]
+        code.append(own)
     return np.array(code, dtype=np.int64)
 
 

@@ -53,6 +53,7 @@ class ModelConfig:
     boundaries: tuple[int, ...] = ()
     skip: tuple[int, ...] = ()
     hidden_loss: bool = False
+    arity: int = 2
 
 
 _ONE_LAYER: Final = (
@@ -64,7 +65,7 @@ def ingredients_of_solve(options: SolveOptions) -> Ingredients:
     """Run Algorithm 1 and return its weights and samples at every stage."""
     if form_of(options) == "cot":
         raise InputError(f"curriculum={options.curriculum}: {_ONE_LAYER}")
-    tree = ParityTree.draw(options.n, options.k, options.seed)
+    tree = ParityTree.drawn(options, options.seed)
     kept: list[SolveState] = []
     result = solve(options, tree, on_stage=kept.append)
     history, ranges = [solving.weights for solving in kept], tuple(solving.samples for solving in kept)
@@ -93,7 +94,7 @@ def _read(run: Run) -> Ingredients:
     if not run.finished and not present(where):
         raise InputError(f"{run.path} is not finished, so it has no weights yet; --resume goes on with it")
     model = check_schema(config, ModelConfig, run.path / "config.json")
-    tree = ParityTree(model.n, model.secret, model.pairing)
+    tree = ParityTree(model.n, model.secret, model.pairing, model.arity)
     if tree.k != model.k:
         raise InputError(f"{run.path / 'config.json'}: k={model.k}, but secret has {tree.k} positions")
     tensors, levels = run.weights(), tree.levels
@@ -119,7 +120,7 @@ def _read(run: Run) -> Ingredients:
     if model.supervised_tokens == "hidden":
         stages = tuple(_hiding(stage, levels) for stage in stages)
     return found | {
-        "link": get_link(model.link),
+        "link": get_link(model.link, model.arity),
         "seed": model.seed,
         "visible": named_mask(model.mask, levels),
         "gates": _learned(tensors, learned, levels, where) if learned else named_gates(model.gates, levels),
@@ -131,7 +132,7 @@ def _read(run: Run) -> Ingredients:
 def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
     """Return the ingredients that follow from the request."""
     return {
-        "link": get_link(options.link),
+        "link": get_link(options.link, options.arity),
         "seed": options.seed,
         "visible": named_mask(options.mask, tree.levels),
         "gates": named_gates(options.gates, tree.levels),

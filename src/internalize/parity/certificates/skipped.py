@@ -123,6 +123,9 @@ def _drop(link: Link, value: Reals) -> Reals:
     return np.interp(value, delta, bound) + _steepest(link) * np.maximum(value - delta[-1], 0)
 
 
+_OTHER_TREE = "the theorem is about complete trees in which every node has two children"
+
+
 def _inverse(link: Link, value: Reals) -> Reals:
     """Return the δ at which the convex function reaches a value."""
     delta, bound = convex_drop(link)
@@ -185,6 +188,8 @@ def skipped_level(world: World) -> Finding:
     keys below it, each of which would let the proof fail. A link that is not strict counts as one more.
     """
     levels, tree = world.levels, world.tree
+    if not world.in_papers_tree:
+        return not_applicable(_OTHER_TREE)
     if levels.L < 3:
         return not_applicable(f"k={tree.k}: no level with four nodes has a level of two nodes above it")
     rng = np.random.Generator(np.random.Philox(11))
@@ -207,6 +212,8 @@ def skipped_level(world: World) -> Finding:
 @statement("docs/stages.md, Theorem 2", "no node above two or more skipped levels is exact")
 def skipped_levels(world: World) -> Finding:
     """Check the condition of Theorem 2 on the link. Measured: the largest capacity over 2^{r+1} for r = 2 and 3."""
+    if not world.in_papers_tree:
+        return not_applicable(_OTHER_TREE)
     if not is_strict(world.link):
         return Finding(float("inf"), 1.0, "φ is ±1 at points other than 0 and ±1")
     found = {r: capacity(world.link, r) for r in (2, 3)}

@@ -34,7 +34,8 @@ def declared_masses(world: World) -> list[float] | None:
     if world.departure:
         return None
     assert world.algorithm is not None
-    return [off_child_mass(world.keys(layer), world.algorithm.amplitude) for layer in range(world.levels.L)]
+    keys, K, arity = world.keys, world.algorithm.amplitude, world.tree.arity
+    return [off_child_mass(keys(layer), K, arity) for layer in range(world.levels.L)]
 
 
 @statement(
@@ -44,21 +45,26 @@ def declared_masses(world: World) -> list[float] | None:
 def well_trained(world: World) -> Finding:
     r"""Check that \((1-\delta)/2 \le \sigma_{c_1}, \sigma_{c_2} \le 1/2\) and that states are within δ of the truth.
 
+    With r children, ½ is 1/r.
+
     Measured: the least δ for which a layer meets the definition, at the layer where it is largest relative to its
     bound, on all inputs or drawn ones. Bound: as explained above. If a child has more than half of the attention,
     no δ suffices.
     """
     closing = 1 / (9 * curvature(world.link) / 2)
-    masses = declared_masses(world)
+    masses, r = declared_masses(world), world.tree.arity
     errors = _layer_errors(world)
     worst = (-1.0, 0.0, 0.0, "")
     for layer in range(world.levels.L):
         on_children = _on_children(world, layer)
-        if float(on_children.max()) > 0.5 + ROUNDING:
+        if float(on_children.max()) > 1 / r + ROUNDING:
             top = float(on_children.max())
-            return Finding(max(2 * top - 1, 1.0), closing, f"layer {layer + 1}: a child has attention {top:.4f} > ½")
+            share = "½" if r == 2 else f"1/{r}"
+            return Finding(
+                max(r * top - 1, 1.0), closing, f"layer {layer + 1}: a child has attention {top:.4f} > {share}"
+            )
         least = float(on_children.min())
-        delta = max(1 - 2 * least, errors[layer])
+        delta = max(1 - r * least, errors[layer])
         bound = min(closing, masses[layer]) if masses else closing
         where = f"layer {layer + 1}: a child's attention is {least:.4f}, an error {errors[layer]:.2g}"
         worst = max(worst, (delta / (bound + ROUNDING), delta, bound, where))
@@ -118,7 +124,7 @@ def recursion(world: World) -> Finding:
     found: list[tuple[float, float, float]] = []
     for layer, error in enumerate(_layer_errors(world)):
         on_children, attention = _on_children(world, layer), world.layer_attention(layer)
-        spread = attention.sum(dim=0) - on_children.sum(dim=0) + (on_children - 0.5).abs().sum(dim=0)
+        spread = attention.sum(dim=0) - on_children.sum(dim=0) + (on_children - 1 / world.tree.arity).abs().sum(dim=0)
         bound = C2 * (float(spread.max()) + reached) ** 2 + ROUNDING
         found.append((error / bound, error, bound))
         reached = max(reached, error)
@@ -145,7 +151,7 @@ def frozen_gradient(world: World) -> Finding:
         if min(gap) <= 0:
             untrained = gap.index(min(gap)) + 1
             return not_applicable(f"layer {untrained} is not trained: its children do not tie for the maximum")
-        masses = [off_child_mass(world.keys(layer), g) for layer, g in enumerate(gap)]
+        masses = [off_child_mass(world.keys(layer), g, world.tree.arity) for layer, g in enumerate(gap)]
         full = [w.clone().requires_grad_() for w in full]
         now = world.stages[stage]
         loss = world.loss(world.output(world.stage_input(sequence, now), now.layers, full), sequence, now)
@@ -227,7 +233,7 @@ def _step_finding(world: World, stages: range) -> Finding:
     for stage in stages:
         gradient = _gradient_at_zero(world, stage) if world.gated_as_printed else _gradient_by_autograd(world, stage)
         keys, rate, pairs = world.levels.level_end[stage], K * setting.unit_rates[stage], tree.layer_children(stage)
-        signal = torch.zeros_like(gradient).scatter(0, torch.tensor(pairs).T, 2 * world.link.c / keys**2)
+        signal = torch.zeros_like(gradient).scatter(0, torch.tensor(pairs).T, 1 / setting.gradients[stage].paper_rate)
         remainder = float((gradient + signal)[:keys].abs().max())
         constant = max(constant, remainder * tree.n ** (2 + world.epsilon / 8))
         seen = world.visible[:, world.levels.span(stage + 1)]
@@ -299,7 +305,7 @@ def _on_children(world: World, layer: int) -> Tensor:
 def _gap(world: World, W: Tensor, layer: int) -> float:
     """Return how far children are above all other keys, at least, over a layer's columns; ≤ 0 if they do not tie."""
     children, others = split(world.written(W, layer), world.tree.layer_children(layer))
-    return float((children.amin(dim=0) - others.amax(dim=0)).min()) if bool((children[0] == children[1]).all()) else 0.0
+    return float((children.amin(dim=0) - others.amax(dim=0)).min()) if bool((children == children[0]).all()) else 0.0
 
 
 @torch.no_grad()

@@ -159,6 +159,11 @@ class World:
         return None
 
     @property
+    def in_papers_tree(self) -> bool:
+        """Whether every node has two children and every leaf is L levels below the root."""
+        return self.tree.arity == 2 and self.levels.complete
+
+    @property
     def gated_as_printed(self) -> bool:
         """Whether the gates are the prescribed ones."""
         return torch.equal(self.gates, paper_gates(self.levels))

@@ -92,7 +92,8 @@ class CompareOptions(LearnedGateOptions, SampleOptions):
         if self.repeats < 1:
             raise InputError(f"repeats={self.repeats} must be at least 1")
         for n, k in self.sizes:
-            Levels(n, k)
+            if not Levels(n, k).complete:
+                raise InputError(f"k={k} is not a power of two (the paper's trees are compared, section 2.1)")
         for seed in self.seeds:
             check_seed(seed)
 

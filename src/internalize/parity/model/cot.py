@@ -43,10 +43,10 @@ class CoTTransformer(nn.Module):
         self, n: int, k: int, link: Link = COSINE, runs: Sequence[int] = (), dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        self.levels = Levels(n, k)
+        self.levels = Levels(n, k, link.arity)
         self.link = link
         self.register_buffer("visible", level_mask(self.levels)[:, n:])
-        self.W = nn.Parameter(torch.zeros(*runs, self.levels.T, k - 1, dtype=dtype))
+        self.W = nn.Parameter(torch.zeros(*runs, self.levels.T, self.levels.T - n, dtype=dtype))
 
     def attention(self) -> Float[Tensor, "*runs T nodes"]:
         """Return the softmax weights: rows keys, columns nodes."""

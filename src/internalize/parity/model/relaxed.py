@@ -75,11 +75,11 @@ class RelaxedTransformer(BlockTransformer):
     """
 
     def __init__(self, options: ParityModelOptions, seeds: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
-        levels, runs = Levels(options.n, options.k), (len(seeds),)
+        levels, runs = Levels.of(options), (len(seeds),)
         gates = options.gates
         if gates in ("learned", "input"):
             gates = {"learned": LearnedGates, "input": InputGates}[gates](levels, runs, options.gate_bias, dtype)
-        link = COSINE if options.has_network else get_link(options.link)
+        link = COSINE if options.has_network else get_link(options.link, options.arity)
         super().__init__(options.n, options.k, options.mask, gates, link, runs, dtype)  # pyright: ignore[reportArgumentType]
         self.value = _layers(options.value == "learned", levels, torch.ones(*runs, dtype=dtype))
         self.mlp = nn.ModuleList(

@@ -44,7 +44,8 @@ _FEW: Final = 6
 def read_model(run: Run) -> tuple[Levels, Link, bool, list[Tensor]]:
     """Return the levels and the link of a finished run of `solve` or `train`, whether it writes its chain, and W."""
     config, tensors = run.config, run.weights()
-    levels, link = Levels(config["n"], config["k"]), get_link(config["link"])
+    levels = Levels(config["n"], config["k"], config.get("arity", 2))
+    link = get_link(config["link"], levels.arity)
     writes_chain = form_of_weights(tensors) == "cot"
     W = read_weights(tensors, levels, "cot" if writes_chain else "level", run.path / "weights.safetensors")
     return levels, link, writes_chain, W

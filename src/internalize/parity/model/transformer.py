@@ -44,7 +44,7 @@ class LevelTransformer(nn.Module):
         self, n: int, k: int, link: Link = COSINE, runs: Sequence[int] = (), dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        self.levels = Levels(n, k)
+        self.levels = Levels(n, k, link.arity)
         self.link = link
         self.W = nn.ParameterList(
             torch.zeros(*runs, self.levels.level_end[layer], self.levels.width(layer + 1), dtype=dtype)
@@ -112,7 +112,7 @@ class BlockTransformer(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.levels = Levels(n, k)
+        self.levels = Levels(n, k, link.arity)
         self.link = link
         self.register_buffer("visible", named_mask(mask, self.levels) if isinstance(mask, str) else mask)
         if isinstance(gates, str):
@@ -166,7 +166,7 @@ def set_weights(model: AnyModel, W: Sequence[Tensor]) -> AnyModel:
 def check_width(D: Tensor, levels: Levels) -> None:
     """Raise if an input does not have one number per position."""
     if D.shape[-1] != levels.T:
-        raise InputError(f"an input of {D.shape[-1]} positions; n={levels.n}, k={levels.k} have n + k − 1 = {levels.T}")
+        raise InputError(f"an input of {D.shape[-1]} positions; n={levels.n}, k={levels.k} have {levels.T}")
 
 
 def at_layer(W: nn.ParameterList, layer: int) -> Tensor:

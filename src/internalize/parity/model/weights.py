@@ -23,7 +23,7 @@ Form = Literal["level", "block", "cot"]
 def weight_shapes(levels: Levels, form: Form) -> dict[str, tuple[int, int]]:
     """Return the names of a model's weights, each with its shape."""
     if form == "cot":
-        return {"W": (levels.T, levels.k - 1)}
+        return {"W": (levels.T, levels.T - levels.n)}
     if form == "block":
         return {f"W{layer + 1}_full": (levels.T, levels.T) for layer in range(levels.L)}
     return {f"W{layer + 1}": (levels.level_end[layer], levels.width(layer + 1)) for layer in range(levels.L)}

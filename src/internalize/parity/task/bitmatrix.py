@@ -69,8 +69,10 @@ def filled(start: int, stop: int) -> Integers:
 def write_nodes(tree: ParityTree, states: Words, level: int) -> None:
     """Compute the nodes of levels 1 … ``level`` from the bits in ``states``, and write them to their positions."""
     for layer in range(level):
-        for m, (left, right) in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
+        for m, (left, right, *more) in zip(tree.levels.nodes(layer + 1), tree.layer_children(layer), strict=True):
             np.bitwise_xor(states[left], states[right], out=states[m])
+            for child in more:
+                np.bitwise_xor(states[m], states[child], out=states[m])
 
 
 def ones(rows: Words) -> Integers:

@@ -49,11 +49,12 @@ def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tenso
     """Return the sequence: the bits, then the value b_m = b_{c_1[m]} · b_{c_2[m]} of every node."""
     sequence = bits.new_empty((*bits.shape[:-1], tree.T))
     sequence[..., : tree.n] = bits
-    left, right = zip(*tree.layer_children(0), strict=True)
-    values = bits[..., left] * bits[..., right]
     for level in range(1, tree.L + 1):
+        first, *others = zip(*tree.layer_children(level - 1), strict=True)
+        values = sequence[..., first]
+        for other in others:
+            values = values * sequence[..., other]
         sequence[..., tree.levels.span(level)] = values
-        values = values[..., 0::2] * values[..., 1::2]  # above the leaves, siblings are neighbors
     return sequence
 
 

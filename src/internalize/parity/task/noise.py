@@ -4,7 +4,7 @@ r"""Wrong labels: nodes of the training chain whose value is flipped, each at ra
 | ----- | ----------------------------------------------------------------------------------------- |
 | rate  | q, the probability that a node is flipped                                                 |
 | noisy | which nodes: all of them, all steps but the answer, or all with the error carried upwards |
-| kept  | E[label · true value] of the nodes of a level                                             |
+| kept  | E[label · true value] of each node                                                        |
 | flips | one bit per sample and node: whether the label differs from the true value                |
 
 A flip ξ = ±1 is independent of the input, with E ξ = 1 − 2q. Without carrying, a noisy node keeps 1 − 2q. If errors
@@ -33,8 +33,8 @@ class LabelNoise:
     noisy: Noisy = "nodes"
 
     def kept(self, levels: Levels) -> tuple[float, ...]:
-        """Return E[label · true value] for the nodes of levels 1 … L."""
-        exponents = [levels.subtree(level) if self.noisy == "carried" else 1 for level in range(1, levels.L + 1)]
+        """Return E[label · true value] for each node."""
+        exponents = list(levels.sizes) if self.noisy == "carried" else [1] * (levels.T - levels.n)
         if self.noisy == "steps":
             exponents[-1] = 0
         return tuple((1 - 2 * self.rate) ** exponent for exponent in exponents)

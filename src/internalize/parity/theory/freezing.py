@@ -34,6 +34,10 @@ most
 at most Cδ_t (*first layer*); one of layer l moves all nodes of layer t together by at most Cδ_t (½ + N_t μ_t) a_t
 (*layers between*). ∎ So the later stages of a level, under a curriculum that has several, are idle.
 
+**More children.** With r ≥ 2 children that tie, each has weight (1−μ)/r ≤ ½, and the mean s of their true values is one
+of the points where \(\varphi_r\) is their product and has slope 0 (``link.py``). No other property of two children is used,
+nor is it used at which level a child is, so both claims hold for \(\varphi_r\) and for ragged trees.
+
 The paper bounds the number of positions by T at every step; counting columns instead gives a smaller K. The claims
 hold in exact arithmetic.
 """
@@ -58,7 +62,7 @@ MAX_ERROR: Final = 1e-6
 
 @cache
 def steepness(link: Link) -> float:
-    """Return A = sup |φ′| on [−1, 1], from a fine grid: π for the cosine."""
+    """Return A = sup |φ′| on [−1, 1], from a fine grid: π for the cosine, πr/2 with r children."""
     return _SAFETY * float(link.slope(torch.linspace(-1, 1, _GRID, dtype=torch.float64)).abs().max())
 
 
@@ -69,10 +73,10 @@ def curvature(link: Link) -> float:
     return _SAFETY * float(slope.diff().abs().max()) * (_GRID - 1) / 2
 
 
-def off_child_mass(keys: int, gap: float) -> float:
-    """Return the largest μ of a column whose other keys are all at least ``gap`` below its two children."""
-    others = (keys - 2) * math.exp(-gap)
-    return others / (2 + others)
+def off_child_mass(keys: int, gap: float, arity: int = 2) -> float:
+    """Return the largest μ of a column whose other keys are all at least ``gap`` below its ``arity`` children."""
+    others = (keys - arity) * math.exp(-gap)
+    return others / (arity + others)
 
 
 def drifts(link: Link, masses: Sequence[float]) -> tuple[list[float], float]:
@@ -117,7 +121,7 @@ def default_amplitude(levels: Levels, link: Link, rates: Sequence[float], intege
     ``rates`` are the stages' learning rates at K = 1. ``integer_grid``: weights are rounded to integers, not to K.
     """
     for K in range(1, 1000):
-        masses = [off_child_mass(levels.level_end[layer], K) for layer in range(levels.L)]
+        masses = [off_child_mass(levels.level_end[layer], K, levels.arity) for layer in range(levels.L)]
         half_step = 0.5 if integer_grid else K / 2
         if drifts(link, masses)[1] <= MAX_ERROR and all(
             K * rates[stage] * bound < half_step

@@ -37,6 +37,7 @@ n^{2+ε}.
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, cast
@@ -52,13 +53,13 @@ from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
 from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.tree import Levels
 from internalize.parity.theory.freezing import default_amplitude
-from internalize.parity.theory.population import StageGradient, population
+from internalize.parity.theory.population import Path, StageGradient, population
 
 Reals = NDArray[np.float64]
 
 DEFAULT_FAILURE: Final = 1e-6
 """Failure probability for which the default number of samples is chosen."""
-_MANY: Final = 1e15
+_MANY: Final = 1e40
 """A number of samples that stands for infinity."""
 
 
@@ -68,8 +69,8 @@ class Setting(StepOptions):
 
     def __post_init__(self) -> None:
         StepOptions.__post_init__(self)
-        Levels(self.n, self.k)
-        get_link(self.link)
+        Levels.of(self)
+        get_link(self.link, self.arity)
         if not 0 <= self.oracle_error <= 1e6:
             raise InputError(
                 f"oracle_error={self.oracle_error} is outside 0 … 1e6 (the 2-norm of an error, section 2.1)"
@@ -80,7 +81,12 @@ class Setting(StepOptions):
     @property
     def levels(self) -> Levels:
         """The levels of the tree."""
-        return Levels(self.n, self.k)
+        return Levels.of(self)
+
+    @property
+    def link_function(self) -> Link:
+        """The link function φ."""
+        return get_link(self.link, self.arity)
 
     @property
     def label_noise(self) -> LabelNoise:
@@ -90,7 +96,7 @@ class Setting(StepOptions):
     @property
     def gradients(self) -> tuple[StageGradient, ...]:
         """The exact moments of every stage."""
-        return population(self.levels, get_link(self.link), self.label_noise.kept(self.levels))
+        return population(self.levels, self.link_function, self.label_noise.kept(self.levels))
 
     @property
     def unit_rates(self) -> tuple[float, ...]:
@@ -106,7 +112,7 @@ class Setting(StepOptions):
     def default_amplitude(self) -> float:
         """The least integer K that bounds the final error and freezes trained layers (``freezing.py``)."""
         kept = self.label_noise.kept(self.levels)
-        return _amplitude(self.levels, get_link(self.link), self.rate, self.grid, kept)
+        return _amplitude(self.levels, self.link_function, self.rate, self.grid, kept)
 
     @property
     def parameters(self) -> int:
@@ -120,11 +126,11 @@ class Setting(StepOptions):
         scale = self.unit_rates[stage]
         random = (scale * self.oracle_error) ** 2 / self.parameters if self.oracle == "random" else 0.0
         shift = scale * self.oracle_error if self.oracle == "adversarial" else 0.0
-        if gradient.keys == 2:  # n = k = 2: nothing to learn (unit_rate); both weights must round to one value
-            return _log_same(math.sqrt(random), h) if shift < h / 2 else -math.inf
-        column = _column_log_success(gradient, scale, samples, h, random, shift)
+        if gradient.keys == self.arity:  # n = k = 2: nothing to learn (unit_rate); all weights must round to one value
+            return _log_same(math.sqrt(random), h, self.arity) if shift < h / 2 else -math.inf
+        columns = _log_success(gradient, scale, samples, h, random, shift)
         kept = self._log_kept(stage, h / 2, math.sqrt(random)) if random else 0.0
-        return gradient.nodes * column + kept if shift < h / 2 else -math.inf
+        return columns + kept if shift < h / 2 else -math.inf
 
     def _log_kept(self, stage: int, limit: float, deviation: float) -> float:
         """Return the log of the probability that a random oracle error alone moves no layer outside training.
@@ -132,7 +138,7 @@ class Setting(StepOptions):
         A child's weight must not move in either direction; another weight may fall but not rise.
         """
         layers = [gradient for index, gradient in enumerate(self.gradients) if index != stage]
-        children = sum(2 * gradient.nodes for gradient in layers)
+        children = sum(self.arity * gradient.nodes for gradient in layers)
         others = sum(gradient.keys * gradient.nodes for gradient in layers) - children
         tail = math.erfc(limit / deviation / math.sqrt(2))
         if tail >= 1:
@@ -151,26 +157,27 @@ class Setting(StepOptions):
 @cache  # takes about a second, and every failed run of a setting needs it for its message
 def _samples_for(setting: Setting, failure: float) -> int | None:
     wanted = math.log1p(-failure)
-    if setting.log_success(_MANY) < wanted:
+    many = next((many for many in (1e15, _MANY) if setting.log_success(many) >= wanted), None)
+    if many is None:
         return None
     if setting.log_success(1) >= wanted:
         return 1
-    low, high = 1.0, _MANY
+    low, high = 1.0, many
     while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if setting.log_success(middle) >= wanted else (middle, high)
     return math.ceil(high)
 
 
-def _log_same(deviation: float, h: float) -> float:
-    """Return the log of the probability that two errors of mean 0 round to the same multiple of h."""
+def _log_same(deviation: float, h: float, arity: int) -> float:
+    """Return the log of the probability that ``arity`` errors of mean 0 round to the same multiple of h."""
     if deviation == 0:
         return 0.0
-    if deviation > 100 * h:
-        return math.log(h / (2 * math.sqrt(math.pi) * deviation))  # cells so narrow that the density is flat in each
+    if deviation > 100 * h:  # cells so narrow that the density is flat in each: the integral of the density's power
+        return (arity - 1) * math.log(h / (math.sqrt(2 * math.pi) * deviation)) - math.log(arity) / 2
     cells = np.arange(-900, 902) - 0.5
     edges = np.array([0.5 * math.erfc(-edge * h / deviation / math.sqrt(2)) for edge in cells])
-    return float(np.log(np.square(np.diff(edges)).sum()))
+    return float(np.log((np.abs(np.diff(edges)) ** arity).sum()))
 
 
 def unit_rate(gradient: StageGradient, rate: Rate) -> float:
@@ -178,7 +185,7 @@ def unit_rate(gradient: StageGradient, rate: Rate) -> float:
 
     At n = k = 2 the gradient is 0 for every sample, since uniform attention is already right, so any rate works.
     """
-    calibrate = rate == "calibrated" and gradient.keys > 2
+    calibrate = rate == "calibrated" and gradient.keys > gradient.arity
     return gradient.paper_rate / gradient.signal if calibrate else gradient.paper_rate
 
 
@@ -188,26 +195,32 @@ def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid, kept: tuple[f
     return float(default_amplitude(levels, link, rates, integer_grid=grid == "1"))
 
 
-def _column_log_success(
-    gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float
-) -> float:
-    """Return the log of the probability of recovering a column, with its share of the columns' common factors."""
+def _log_success(gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float) -> float:
+    """Return the log of the probability of recovering all columns, each with its share of their common factors."""
     mean = -scale * gradient.mean
     variance = scale**2 * gradient.variance / samples + random
     shared = np.minimum(scale**2 * gradient.shared / samples, variance)
-    covariance = scale**2 * gradient.sibling / samples
     skewness = -(scale**3) * gradient.third / samples**2 / variance**1.5
-    middle = h * round(float(mean[0]) / h)
-    logs: list[float] = []
+    middle = h * round(-scale * gradient.child_mean / h)
+    logs: list[list[float]] = [[] for _ in gradient.columns]
     for step in range(-3, 4):
         v = middle + h * step
-        low, high = ((v + side * (h / 2 - shift) - mean[0]) / math.sqrt(variance[0]) for side in (-1, 1))
-        tie = _log_tie(covariance / variance[0], *(_unskewed(u, skewness[0]) for u in (low, high)))
-        if tie > -math.inf:
+        bounds = [v - h / 2 + shift, v + h / 2 - shift]
+        low, high = (_unskewed((bound - mean) / np.sqrt(variance), skewness) for bound in bounds)
+        ties: list[float] = []
+        for column, sibling in enumerate(gradient.sibling):
+            each = [child for child in gradient.children(column) for _ in range(gradient.classes[child].count)]
+            deviation = np.sqrt(variance[each])
+            correlation = scale**2 * sibling / samples / float(deviation[0] * deviation[-1])
+            ties.append(_log_ties(correlation, low[each], high[each]))
+        if max(ties) > -math.inf:
             threshold = _unskewed((v - 1 + h / 2 - shift - mean) / np.sqrt(variance), skewness)
             others = _log_others(gradient, threshold, shared / variance)
-            logs.append(tie + others / gradient.nodes)
-    return float(np.logaddexp.reduce(logs)) if logs else -math.inf
+            for tie, own in zip(ties, logs, strict=True):
+                own.append(tie + others / gradient.nodes)
+    if not logs[0]:
+        return -math.inf
+    return sum(count * float(np.logaddexp.reduce(own)) for count, own in zip(gradient.columns, logs, strict=True))
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
@@ -224,14 +237,36 @@ def _unskewed(u: Any, skewness: Any) -> Any:
     return u - np.clip(skewness * u / 6, -0.2, 0.2) * u + skewness / 6
 
 
-def _log_tie(correlation: float, low: float, high: float) -> float:
-    """Return the log of P(two standard Gaussians in [low, high]) = 1 − P(first out) − P(first in, second out)."""
-    if high <= low:
+def _log_ties(correlation: float, lows: Reals, highs: Reals) -> float:
+    """Return the log of P(standard Gaussians with this correlation are all in their intervals).
+
+    Two have their exact law. Of three and more, with a correlation of leading order 0, those with a positive one have one
+    common factor, and others are taken to be independent.
+    """
+    if len(lows) == 2:
+        return _log_tie(correlation, (float(lows[0]), float(highs[0])), (float(lows[1]), float(highs[1])))
+    if bool((highs <= lows).any()):
+        return -math.inf
+    share = min(max(correlation, 0.0), 1 - 1e-12)
+    moved, rest = math.sqrt(share) * _FACTOR, math.sqrt(1 - share)
+    inside = np.zeros_like(_FACTOR)
+    for low, high in zip(lows, highs, strict=True):
+        outside = np.exp(_log_cdf((low - moved) / rest)) + np.exp(_log_cdf((moved - high) / rest))
+        inside = inside + np.log1p(-np.minimum(outside, 1 - 1e-15))
+    return _log_average(inside)
+
+
+def _log_tie(correlation: float, one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return the log of P(two Gaussians in their intervals) = 1 − P(first out) − P(first in, second out)."""
+    low, high = one
+    if high <= low or other[1] <= other[0]:
         return -math.inf
     rest = math.sqrt(max(1 - correlation**2, 1e-12))
     first = (low + high) / 2 + (high - low) / 2 * _NODES
     density = np.exp(-(first**2) / 2) / math.sqrt(2 * math.pi)
+    low, high = other
     out = np.exp(_log_cdf((low - correlation * first) / rest)) + np.exp(_log_cdf((correlation * first - high) / rest))
+    low, high = one
     first_out = sum(map(math.exp, _log_cdf(np.array([low, -high])).tolist()))
     outside = first_out + float((density * out) @ _WEIGHTS) * (high - low) / 2
     return math.log1p(-outside) if outside < 1 else -math.inf
@@ -242,19 +277,30 @@ def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> fl
 
     Each class has its threshold in standard deviations, and the share of its variance that all columns have in common.
     """
-    below: dict[tuple[str, int], Reals] = {}
+    below: dict[tuple[int, Path, bool], Reals] = {}
+    owned: Counter[tuple[int, Path]] = Counter()
+    totals: Counter[Path] = Counter()
     for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
-        rest = math.sqrt(max(1 - share, 1e-12))
-        below[key.kind, key.level] = _log_cdf((threshold - math.sqrt(share) * _FACTOR) / rest)
+        own = key.kind in ("child", "inside")
+        if key.kind != "child":
+            rest = math.sqrt(max(1 - share, 1e-12))
+            below[key.column, key.path, own] = _log_cdf((threshold - math.sqrt(share) * _FACTOR) / rest)
+        if own:
+            owned[key.column, key.path] += key.count * gradient.columns[key.column]
+        if key.column == 0:  # the keys of one column are all keys
+            totals[key.path] += key.count
+    # A key in a tree is a child of one column or lies below it, and is outside all the others; or outside all of them.
+    keys: dict[tuple[int | None, Path], int] = {**owned}
+    for path, total in totals.items():
+        keys[None, path] = total - sum(count for (_, other), count in owned.items() if other == path)
     nothing = np.zeros_like(_FACTOR)
     total = 0.0
-    for level in range(gradient.stage + 1):
-        # A node of the tree is a child of one column or lies inside it, and is outside all the others.
-        keys = 2 * gradient.nodes << (gradient.stage - level)
-        other = (gradient.nodes - 1) * below.get(("outside", level), nothing)
-        total += keys * _log_average(below.get(("inside", level), nothing) + other)
-    irrelevant = next((key.count for key in gradient.classes if key.kind == "irrelevant"), 0)
-    return total + irrelevant * _log_average(gradient.nodes * below.get(("irrelevant", 0), nothing))
+    for (column, path), count in keys.items():
+        logs = nothing if column is None else below.get((column, path, True), nothing)
+        for other, number in enumerate(gradient.columns):
+            logs = logs + (number - (other == column)) * below.get((other, path, False), nothing)
+        total += count * _log_average(logs)
+    return total
 
 
 def _log_average(logs: Reals) -> float:
@@ -332,7 +378,7 @@ def impossible(setting: Setting) -> str | None:
     for stage in range(setting.levels.L):
         if setting.stage_log_success(stage, _MANY) < math.log(0.5):
             gradient, K = setting.gradients[stage], setting.amplitude
-            child = -K * setting.unit_rates[stage] * float(gradient.mean[0])
+            child = -K * setting.unit_rates[stage] * gradient.child_mean
             error = K * setting.unit_rates[stage] * setting.oracle_error
             because = f"the expected step on a child is {child:.4g}, not K={K:g} (signal {gradient.signal:.3f})"
             if setting.oracle != "none":

@@ -24,7 +24,7 @@ def draw_loss(runs: Sequence[Run]) -> Drawing:
     order of the file, the two are the ends of a vertical line, and the upper end is the spike.
     """
     options = one_group(runs)
-    levels = Levels(options.n, options.k)
+    levels = Levels.of(options)
     metrics = metrics_together(runs, "step", "stage")
     places: list[tuple[int, int]] = [(line["step"], line["stage"]) for line in metrics[0]]
     steps = np.array([step for step, _ in places])
