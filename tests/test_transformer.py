@@ -223,7 +223,7 @@ def test_gates_are_part_of_the_module():
     ("make", "words"),
     [
         (lambda: LevelTransformer(8, 4)(torch.zeros(1, 11), layers=3), "layers=3 is outside 0 … 2"),
-        (lambda: LevelTransformer(8, 4)(torch.zeros(1, 9)), "an input of 9 positions; n=8, k=4 have n . k − 1 = 11"),
+        (lambda: LevelTransformer(8, 4)(torch.zeros(1, 9)), "an input of 9 positions; n=8, k=4 have 11"),
         (lambda: BlockTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
         (lambda: CoTTransformer(8, 4)(torch.zeros(1, 12)), "an input of 12 positions"),
         (lambda: LiteralTransformer(Levels(300_000, 2)), "n=300000, k=2, B=1"),

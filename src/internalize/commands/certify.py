@@ -69,12 +69,14 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
         from internalize.storage.runs import Run
 
         if self.run is not None:
-            for name in ("n", "k", "arity", "link", "seed"):
+            for name in ("n", "k", "arity", "modulus", "link", "seed"):
                 if getattr(self, name) != getattr(type(self), name):
                     raise InputError(f"{name}={getattr(self, name)} with --run, which has its own {name}; leave it out")
             return World.of_run(Run.open(self.run), None if self.epsilon is None else check_epsilon(self.epsilon))
         epsilon = 1.0 if self.epsilon is None else self.epsilon
-        options = SolveOptions(self.n, self.k, self.arity, link=self.link, seed=self.seed, epsilon=epsilon)
+        options = SolveOptions(
+            self.n, self.k, self.arity, self.modulus, link=self.link, seed=self.seed, epsilon=epsilon
+        )
         return World.of_solve(options)
 
 

@@ -28,7 +28,7 @@ MAX_SAMPLES = 2**53
 """Largest number of samples: up to it, float64 represents every integer exactly."""
 
 
-LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer", "arity", "noise", "noisy"})
+LATER: Final = frozenset({"skip", "init_std", "hidden_loss", "transfer", "arity", "modulus", "noise", "noisy"})
 """Options that files leave out at their default, so that files of versions without them describe the same runs."""
 
 
@@ -44,6 +44,8 @@ class TreeOptions:
     """Size of the secret set. In the paper a power of two; for others the tree is ragged. The model has log2 k layers."""
     arity: int = 2
     """Number of children of a node. k must be 1 more than a multiple of arity - 1."""
+    modulus: int = 2
+    """What sums are taken modulo: 2 is parity. 3 and 5 need arity 2 and true labels, and have a link of their own."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class NoiseOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.noise < 0.5:
             raise InputError(f"noise={self.noise} is outside 0 … 0.5: from 0.5 on, labels do not show the true value")
+        if self.noise and getattr(self, "modulus", 2) != 2:
+            raise InputError(f"noise={self.noise}: labels are flipped only with modulus 2")
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,8 @@ class TrainOptions(NoiseOptions, SampleOptions, ParityModelOptions):
             raise InputError(
                 "curriculum=cot is its own one-layer model, without mask, gates, value, output, tokens or network link"
             )
+        if self.modulus != 2 and (not self.as_in_paper or self.curriculum == "cot"):
+            raise InputError(f"modulus={self.modulus} needs the paper's mask, gates, parts and layers")
         if self.arity != 2 and self.has_network:
             raise InputError(f"arity={self.arity}: the networks in place of the link stand for nodes with 2 children")
         if self.hidden_loss and not (self.as_in_paper and self.curriculum != "cot"):
@@ -297,6 +303,8 @@ class SolveOptions(MaskOption, StepOptions):
             raise InputError(
                 f"samples={self.samples}, K={self.K}: the paper's preset sets both from epsilon (Theorem 1)"
             )
+        if self.modulus != 2 and (self.mask, self.gates, self.curriculum == "cot") != ("level", "paper", False):
+            raise InputError(f"modulus={self.modulus} needs the paper's mask and gates, and layers")
         if self.transfer and self.curriculum != "cot":
             raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
         if self.curriculum == "cot" and (self.mask, self.gates) != ("level", "paper"):

@@ -139,7 +139,9 @@ def _held_out(tree: ParityTree, run: Run, count: int, stream: Stream) -> Tensor:
 @torch.no_grad()
 def _nodes(tree: ParityTree, W: Sequence[Tensor], sequence: Tensor, link: str) -> list[list[float]]:
     """Return every node's accuracy, mean squared error and largest attention elsewhere."""
-    model = set_weights(LevelTransformer(tree.n, tree.k, get_link(link, tree.arity), dtype=sequence.dtype), W)
+    model = set_weights(
+        LevelTransformer(tree.n, tree.k, get_link(link, tree.arity, tree.modulus), dtype=sequence.dtype), W
+    )
     found, truth = infer(model, sequence[:, : tree.n])[:, tree.n :], sequence[:, tree.n :]
     right, error = (found * truth > 0).double().mean(0), (found - truth).double().square().mean(0)
     elsewhere = torch.cat(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Inexact, Int8
 from torch import Tensor, nn
 
 from internalize.errors import InputError
@@ -33,7 +33,7 @@ from internalize.parity.model.metrics import Model, infer, measure
 from internalize.parity.model.relaxed import RelaxedTransformer
 from internalize.parity.model.transformer import LevelTransformer
 from internalize.parity.options import TrainOptions
-from internalize.parity.task.data import EXACT, draw_sequences, inference_input, stage_input
+from internalize.parity.task.data import EXACT, as_roots, draw_sequences, inference_input, stage_input
 from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
@@ -72,7 +72,8 @@ class Training:
         """Number of updates made in all stages."""
         self.seconds = 0.0
         self.latest: list[Json] = []
-        self._gradients = LevelGradients(self.model) if isinstance(self.model, LevelTransformer) else None
+        by_hand = isinstance(self.model, LevelTransformer) and self.levels.modulus == 2
+        self._gradients = LevelGradients(self.model) if by_hand else None
         self._ahead: dict[int, Tensor] = {}
         self._validation = self._as_input(self._draw(0, options.eval_samples, "validation"))
 
@@ -153,7 +154,7 @@ class Training:
                 w[run] = std * normal[first:end].view_as(w[run])
                 first = end
 
-    def _loss(self, sequence: Float[Tensor, "runs B T"]) -> Float[Tensor, "runs"]:
+    def _loss(self, sequence: Inexact[Tensor, "runs B T"]) -> Float[Tensor, "runs"]:
         stage = self.stages[self.stage]
         if isinstance(self.model, CoTTransformer):
             return stage_loss(self.model(sequence), sequence, stage)
@@ -170,8 +171,9 @@ class Training:
             own.copy_(draw_sequences(tree, seed, start, count, stream, noise))
         return block.to(self.device)
 
-    def _as_input(self, signs: Int8[Tensor, "runs T B"]) -> Float[Tensor, "runs B T"]:
-        sequence = signs.to(self.dtype).mT
+    def _as_input(self, signs: Int8[Tensor, "runs T B"]) -> Inexact[Tensor, "runs B T"]:
+        p = self.levels.modulus
+        sequence = (signs.to(self.dtype) if p == 2 else as_roots(signs, p, self.dtype)).mT
         return sequence if self._gradients else sequence.contiguous()
 
     def _batch(self, number: int) -> Int8[Tensor, "runs T B"]:
@@ -242,9 +244,13 @@ def make_model(options: TrainOptions, seeds: Sequence[int]) -> Model:
     """Return the untrained model that the options ask for, in level form if it is the paper's."""
     dtype: torch.dtype = getattr(torch, options.dtype)
     if options.curriculum == "cot":
-        return CoTTransformer(options.n, options.k, get_link(options.link, options.arity), (len(seeds),), dtype)
+        return CoTTransformer(
+            options.n, options.k, get_link(options.link, options.arity, options.modulus), (len(seeds),), dtype
+        )
     if options.as_in_paper:
-        return LevelTransformer(options.n, options.k, get_link(options.link, options.arity), (len(seeds),), dtype)
+        return LevelTransformer(
+            options.n, options.k, get_link(options.link, options.arity, options.modulus), (len(seeds),), dtype
+        )
     return RelaxedTransformer(options, seeds, dtype)
 
 

@@ -137,7 +137,7 @@ def train(
 def run_config(options: TrainOptions, seed: int) -> Json:
     """Return the `config.json` of a run."""
     if not options.has_network:
-        get_link(options.link, options.arity)
+        get_link(options.link, options.arity, options.modulus)
     tree = ParityTree.drawn(options, seed)
     parity_stages(tree.levels, options.schedule())  # raises if the tree lacks a level of the curriculum
     gates = "cot" if options.curriculum == "cot" else options.gates

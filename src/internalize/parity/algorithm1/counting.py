@@ -82,7 +82,12 @@ def gradient_to_round(
         half: the rounded weight changes at the odd multiples of this gradient.
     """
     bound = counting_bound(samples, masses, link)
-    if samples.dtype != torch.float32 or samples.device != "cpu" or not bound < _NEAR * half:
+    if (
+        samples.tree.modulus != 2
+        or samples.dtype != torch.float32
+        or samples.device != "cpu"
+        or not bound < _NEAR * half
+    ):
         return gradient_at_zero(samples, below, link)
     found = counted_gradient(samples, len(below), link)
     doubtful = ((found.abs() / half) % 2 - 1).abs() * half <= bound

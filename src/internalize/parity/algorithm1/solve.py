@@ -40,6 +40,7 @@ from internalize.errors import InputError
 from internalize.parity.algorithm1.recovery import StageRecord, quantize, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
 from internalize.parity.algorithm1.weight_layouts import FORMS, LevelModel, form_of, stages_of
+from internalize.parity.model.metrics import is_right
 from internalize.parity.model.weights import columns_as_layers
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
 from internalize.parity.task.data import EXACT
@@ -160,6 +161,8 @@ def solve(
     tree = ParityTree.drawn(options, options.seed) if tree is None else tree
     if (tree.n, tree.k) != (options.n, options.k):
         raise InputError(f"the tree has n={tree.n}, k={tree.k}, but the options have n={options.n}, k={options.k}")
+    if tree.modulus != options.modulus:
+        raise InputError(f"the tree has values modulo {tree.modulus}, but the options have {options.modulus}")
     if tree.arity != options.arity:
         raise InputError(f"the nodes of the tree have {tree.arity} children, but the options have {options.arity}")
     setting, B = setting_of(options), samples_of(options)
@@ -194,11 +197,11 @@ def solve(
     if options.transfer:
         W, model = columns_as_layers(W[0], tree.levels), LevelModel(tree, setting, options)
     answer, truth = model.answers(replace(train, stream="test", count=options.test_samples, noise=EXACT), W)
-    accuracy = float((answer * truth > 0).double().mean())
+    accuracy = float(is_right(answer, truth, tree.modulus).double().mean())
     result = SolveResult(
         exact_recovery=recovered,
         accuracy=accuracy,
-        l2_error=float((answer - truth).square().mean()),
+        l2_error=float((answer - truth).abs().square().mean()),
         max_error=float((answer - truth).abs().max()),
         samples_per_stage=B,
         K=K,

@@ -168,7 +168,7 @@ def solve_config(options: SolveOptions) -> Json:
 def read_solved(run: Run) -> SolveResult:
     """Return the result of a finished run; raise if its files are damaged or do not belong together."""
     config, weights = run.config, run.weights()
-    levels = Levels(config["n"], config["k"], config.get("arity", 2))
+    levels = Levels(config["n"], config["k"], config.get("arity", 2), config.get("modulus", 2))
     check_dtype(weights, _DTYPE, run.path / "weights.safetensors")
     weights = read_weights(weights, levels, form_of_weights(weights), run.path)
     return SolveResult(**vars(run.result_as(SolveOutcome)), weights=tuple(weights))

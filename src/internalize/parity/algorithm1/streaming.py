@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor, nn
 
 from internalize.parity.model.link import Link
 from internalize.parity.model.sparse import STATE_NUMBERS, SparseModel
 from internalize.parity.model.transformer import LevelTransformer, set_weights
-from internalize.parity.task.data import EXACT, add_trace, draw_bits, draw_flips
+from internalize.parity.task.data import EXACT, add_trace, draw_flips, draw_inputs, state_dtype
 from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.tree import ParityTree
 from internalize.random_words import Stream
@@ -44,22 +44,22 @@ class Samples:
     @property
     def like(self) -> Tensor:
         """An empty tensor with the states' dtype and device."""
-        return torch.empty(0, dtype=self.dtype, device=self.device)
+        return torch.empty(0, dtype=state_dtype(self.tree.levels, self.dtype), device=self.device)
 
     def default_chunk(self, copies: int = 1) -> int:
         """Return the number of samples whose states fill the default memory when ``copies`` copies are held."""
         return max(STATE_NUMBERS // (copies * self.tree.T), 1)
 
-    def chunks(self) -> Iterator[Float[Tensor, "n b"]]:
+    def chunks(self) -> Iterator[Inexact[Tensor, "n b"]]:
         """Yield the bits of at most a chunk of samples at a time."""
         yield from (bits for bits, _ in self.noisy_chunks())
 
-    def noisy_chunks(self) -> Iterator[tuple[Float[Tensor, "n b"], Float[Tensor, "nodes b"] | None]]:
+    def noisy_chunks(self) -> Iterator[tuple[Inexact[Tensor, "n b"], Inexact[Tensor, "nodes b"] | None]]:
         """Yield the bits, and the labels over the true values of all nodes if labels are noisy."""
         size = self.chunk or self.default_chunk()
         for first in range(self.start, self.start + self.count, size):
             count = min(size, self.start + self.count - first)
-            bits = draw_bits(self.tree.n, self.seed, first, count, self.stream, self.dtype)
+            bits = draw_inputs(self.tree.levels, self.seed, first, count, self.stream, self.dtype)
             flips = draw_flips(self.tree, self.noise, self.seed, first, count, self.dtype)
             yield bits.T.contiguous().to(self.device), None if flips is None else flips.T.to(self.device)
 
@@ -72,7 +72,7 @@ class Samples:
         return replace(self, start=self.start + first, count=end - first)
 
 
-def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Float[Tensor, "nodes b"]:
+def true_values(tree: ParityTree, bits: Inexact[Tensor, "n b"], level: int) -> Inexact[Tensor, "nodes b"]:
     """Return the values of a level's nodes: products over the leaves below each node."""
     if tree.levels.complete:
         leaves = bits[list(tree.pairing)]
@@ -81,8 +81,8 @@ def true_values(tree: ParityTree, bits: Float[Tensor, "n b"], level: int) -> Flo
 
 
 def level_labels(
-    tree: ParityTree, bits: Float[Tensor, "n b"], flips: Float[Tensor, "nodes b"] | None, level: int
-) -> Float[Tensor, "nodes b"]:
+    tree: ParityTree, bits: Inexact[Tensor, "n b"], flips: Inexact[Tensor, "nodes b"] | None, level: int
+) -> Inexact[Tensor, "nodes b"]:
     """Return the labels of a level's nodes: the true values, flipped where labels are noisy."""
     truth, nodes = true_values(tree, bits, level), tree.levels.span(level)
     return truth if flips is None else truth * flips[nodes.start - tree.n : nodes.stop - tree.n]
@@ -105,8 +105,8 @@ def gradient_at_zero(
     for bits, flips in samples.share().noisy_chunks():
         X = model.states(bits)
         z = X.mean(dim=0)
-        R = (link(z) - level_labels(tree, bits, flips, stage + 1)[list(columns)]) * link.slope(z)
-        total += (X @ R.T - R @ z).cpu().double()  # not every device has float64
+        R = link.pulled(link(z) - level_labels(tree, bits, flips, stage + 1)[list(columns)], z)
+        total += (X @ R.T - R @ z).real.cpu().double()  # not every device has float64
     return summed(total) / (M * samples.count)
 
 
@@ -124,7 +124,8 @@ def all_gradients(
     def loss(bits: Tensor, flips: Tensor | None) -> Tensor:
         output = model.by_level(bits, layers=stage + 1)[-1]
         error = output - level_labels(tree, bits.T, flips, stage + 1).T
-        return error[:, hidden:].square().sum() / 2
+        square = (error * error.conj()).real if error.is_complex() else error.square()
+        return square[:, hidden:].sum() / 2
 
     return chunked_gradients(samples, list(model.parameters())[: stage + 1], loss)
 
@@ -145,14 +146,15 @@ def chunked_gradients(
 
 @torch.no_grad()
 def roots(
-    samples: Samples, root: Callable[[Float[Tensor, "n b"]], Float[Tensor, " b"]]
-) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """Return the model's root and the true root of every sample, in float64."""
+    samples: Samples, root: Callable[[Inexact[Tensor, "n b"]], Inexact[Tensor, " b"]]
+) -> tuple[Inexact[Tensor, " B"], Inexact[Tensor, " B"]]:
+    """Return the model's root and the true root of every sample, in double precision."""
     found: list[Tensor] = []
     truth: list[Tensor] = []
     for bits in samples.chunks():
-        found.append(root(bits).cpu().double())
-        truth.append(true_values(samples.tree, bits, samples.tree.L)[0].cpu().double())
+        wide = state_dtype(samples.tree.levels, torch.float64)
+        found.append(root(bits).cpu().to(wide))
+        truth.append(true_values(samples.tree, bits, samples.tree.L)[0].cpu().to(wide))
     return torch.cat(found), torch.cat(truth)
 
 

@@ -82,7 +82,7 @@ class SteppedModel(ABC):
     @property
     def link(self) -> Link:
         """The link function φ."""
-        return get_link(self.options.link, self.options.arity)
+        return get_link(self.options.link, self.options.arity, self.options.modulus)
 
     def start(self) -> list[Tensor]:
         """Return the initial weights, W = 0."""

@@ -54,6 +54,7 @@ class ModelConfig:
     skip: tuple[int, ...] = ()
     hidden_loss: bool = False
     arity: int = 2
+    modulus: int = 2
 
 
 _ONE_LAYER: Final = (
@@ -63,6 +64,7 @@ _ONE_LAYER: Final = (
 
 def ingredients_of_solve(options: SolveOptions) -> Ingredients:
     """Run Algorithm 1 and return its weights and samples at every stage."""
+    _check_modulus(options.modulus)
     if form_of(options) == "cot":
         raise InputError(f"curriculum={options.curriculum}: {_ONE_LAYER}")
     tree = ParityTree.drawn(options, options.seed)
@@ -71,6 +73,11 @@ def ingredients_of_solve(options: SolveOptions) -> Ingredients:
     history, ranges = [solving.weights for solving in kept], tuple(solving.samples for solving in kept)
     found: Ingredients = {"tree": tree, "weights": result.weights, "history": history, "ranges": ranges}
     return found | _of_algorithm(options, tree)
+
+
+def _check_modulus(modulus: int) -> None:
+    if modulus != 2:
+        raise InputError(f"modulus={modulus}: the statements are about values ±1")
 
 
 def ingredients_of_run(run: Run) -> Ingredients:
@@ -94,6 +101,7 @@ def _read(run: Run) -> Ingredients:
     if not run.finished and not present(where):
         raise InputError(f"{run.path} is not finished, so it has no weights yet; --resume goes on with it")
     model = check_schema(config, ModelConfig, run.path / "config.json")
+    _check_modulus(model.modulus)
     tree = ParityTree(model.n, model.secret, model.pairing, model.arity)
     if tree.k != model.k:
         raise InputError(f"{run.path / 'config.json'}: k={model.k}, but secret has {tree.k} positions")
@@ -120,7 +128,7 @@ def _read(run: Run) -> Ingredients:
     if model.supervised_tokens == "hidden":
         stages = tuple(_hiding(stage, levels) for stage in stages)
     return found | {
-        "link": get_link(model.link, model.arity),
+        "link": get_link(model.link, model.arity, model.modulus),
         "seed": model.seed,
         "visible": named_mask(model.mask, levels),
         "gates": _learned(tensors, learned, levels, where) if learned else named_gates(model.gates, levels),
@@ -132,7 +140,7 @@ def _read(run: Run) -> Ingredients:
 def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
     """Return the ingredients that follow from the request."""
     return {
-        "link": get_link(options.link, options.arity),
+        "link": get_link(options.link, options.arity, options.modulus),
         "seed": options.seed,
         "visible": named_mask(options.mask, tree.levels),
         "gates": named_gates(options.gates, tree.levels),

@@ -302,7 +302,7 @@ def _solved_levels(run: Run) -> list[list[float]]:
     tree = ParityTree.of(config)
     # The samples on which the run measured its accuracy.
     sequence = add_trace(tree, draw_bits(tree.n, config["seed"], 0, config["test_samples"], "test")).unsqueeze(0)
-    link, found = get_link(config["link"], tree.arity), list[list[float]]()
+    link, found = get_link(config["link"], tree.arity, tree.modulus), list[list[float]]()
     for _, tensors in run.snapshots():
         form = form_of_weights(tensors)
         model = (

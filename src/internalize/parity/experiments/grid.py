@@ -187,7 +187,7 @@ def _possible_training(options: TrainOptions) -> TrainOptions:
     from internalize.parity.model.link import get_link
 
     if not options.has_network:
-        get_link(options.link, options.arity)
+        get_link(options.link, options.arity, options.modulus)
     total_steps(options)
     return options
 

@@ -43,7 +43,7 @@ class CoTTransformer(nn.Module):
         self, n: int, k: int, link: Link = COSINE, runs: Sequence[int] = (), dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        self.levels = Levels(n, k, link.arity)
+        self.levels = Levels(n, k, link.arity, link.modulus)
         self.link = link
         self.register_buffer("visible", level_mask(self.levels)[:, n:])
         self.W = nn.Parameter(torch.zeros(*runs, self.levels.T, self.levels.T - n, dtype=dtype))

@@ -35,10 +35,24 @@ class Link:
     slope: Callable[[Tensor], Tensor]
     c: float
     arity: int = 2
+    modulus: int = 2
+    """2 if φ maps real numbers; p if it maps complex numbers, for sums modulo p (``residue_link.py``)."""
+    slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    """∂φ/∂z and ∂φ/∂z̄ of a φ of complex numbers."""
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return φ(t) of every entry."""
         return self.phi(t)
+
+    def pulled(self, error: Tensor, z: Tensor) -> Tensor:
+        r"""Return H with \(d\,\tfrac12|\varphi - b|^2 = \operatorname{Re}(H\,dz)\), for errors φ(z) − b.
+
+        It is (φ − b) φ′(z) if φ is real.
+        """
+        if self.slopes is None:
+            return error * self.slope(z)
+        of_z, of_conjugate = self.slopes(z)
+        return error.conj() * of_z + error * of_conjugate.conj()
 
 
 COSINE = Link(
@@ -75,8 +89,14 @@ def cosine(arity: int) -> Link:
     )
 
 
-def get_link(name: str, arity: int = 2) -> Link:
-    """Return the link function called ``name``, for nodes with ``arity`` children."""
+def get_link(name: str, arity: int = 2, modulus: int = 2) -> Link:
+    """Return the link function called ``name``, for nodes with ``arity`` children and values modulo ``modulus``."""
+    if modulus != 2:
+        from internalize.parity.model.residue_link import residue_link
+
+        if name != COSINE.name:
+            raise InputError(f"link={name!r} is for values ±1; sums modulo {modulus} have their own link")
+        return residue_link(modulus)
     if arity != COSINE.arity:
         if name != "cosine":
             raise InputError(f"link={name!r} is for nodes with 2 children; with arity={arity} only cosine is defined")

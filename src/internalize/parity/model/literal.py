@@ -12,13 +12,15 @@ r"""The model exactly as the paper prints it, in float64: the reference that eve
 
 The whole batch is one d × T matrix, so the cost grows with B²: use it only for small cases.
 
+For sums modulo p the data are complex numbers; positions, weights and scores stay real.
+
 Departs from the paper: the first position has no key, and its softmax over no keys is defined as 0.
 """
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Inexact
 from torch import Tensor
 
 from internalize.environment import check_memory
@@ -47,19 +49,19 @@ class LiteralTransformer:
         self.C = torch.zeros(levels.T, levels.T, dtype=torch.float64).masked_fill(~visible, -torch.inf)
         self.gates = (paper_gates(levels) if gates is None else gates).to(torch.float64)
 
-    def embed(self, D: Float[Tensor, "B T"]) -> Float[Tensor, "d T"]:
+    def embed(self, D: Inexact[Tensor, "B T"]) -> Inexact[Tensor, "d T"]:
         """Return E(D): one-hot positions, the data in block 1, zeros in the blocks that the layers will write."""
         B, T = D.shape
         self._refuse_if_too_large(B)
         return torch.cat([torch.eye(T, dtype=D.dtype), D, D.new_zeros(B * self.L, T)])
 
-    def attention(self, X: Float[Tensor, "d T"], W: Float[Tensor, "T T"]) -> Float[Tensor, "d T"]:
+    def attention(self, X: Inexact[Tensor, "d T"], W: Float[Tensor, "T T"]) -> Inexact[Tensor, "d T"]:
         """Return Attn(X; W) = X · S(Xᵀ W_KQ X + C), with the column-wise softmax S (Definition 1)."""
         d, T = X.shape
         W_KQ = torch.nn.functional.pad(W, (0, d - T, 0, d - T))
         keyless = self.C.isneginf().all(dim=0)
-        scores = X.T @ W_KQ @ X + self.C.masked_fill(keyless, 0.0)
-        return X @ scores.softmax(dim=0).masked_fill(keyless, 0.0)
+        scores = (X.T @ W_KQ.to(X.dtype) @ X).real + self.C.masked_fill(keyless, 0.0)
+        return X @ scores.softmax(dim=0).masked_fill(keyless, 0.0).to(X.dtype)
 
     def W_O(self, layer: int, B: int) -> Float[Tensor, "d d"]:
         """Return the block shift: zero on positions, e_{L+1,ℓ+1} e_{L+1,ℓ}ᵀ ⊗ I_B on the blocks."""
@@ -68,28 +70,30 @@ class LiteralTransformer:
         blocks = torch.kron(shift, torch.eye(B, dtype=torch.float64))
         return torch.nn.functional.pad(blocks, (self.levels.T, 0, self.levels.T, 0))
 
-    def Psi(self, layers: int, B: int) -> Float[Tensor, "d B"]:
+    def Psi(self, layers: int, B: int) -> Inexact[Tensor, "d B"]:
         """Return the readout of the block that layer ``layers`` writes: zero on positions, e ⊗ I_B on the blocks."""
         e = torch.zeros(self.L + 1, 1, dtype=torch.float64)
         e[layers] = 1.0
         return torch.nn.functional.pad(torch.kron(e, torch.eye(B, dtype=torch.float64)), (0, 0, self.levels.T, 0))
 
-    def streams(self, W: Sequence[Float[Tensor, "T T"]], D: Float[Tensor, "B T"]) -> list[Float[Tensor, "d T"]]:
+    def streams(self, W: Sequence[Float[Tensor, "T T"]], D: Inexact[Tensor, "B T"]) -> list[Inexact[Tensor, "d T"]]:
         """Return X^(0), …, X^(L), where X^(ℓ) = X^(ℓ−1) + W_O^(ℓ) GC(φ(Attn(X^(ℓ−1); W^(ℓ))), X^(ℓ−1); g^(ℓ))."""
         if len(W) != self.L:
             raise InputError(f"{len(W)} weight matrices for a model of {self.L} layers")
         X = self.embed(D)
         streams = [X]
-        for layer, g in enumerate(self.gates):
+        for layer, g in enumerate(self.gates.to(D.dtype)):
             A = self.link(self.attention(X, W[layer]))
             gated = A @ g.diag() + X @ (torch.eye(self.levels.T, dtype=torch.float64) - g.diag())
-            X = X + self.W_O(layer, len(D)) @ gated
+            X = X + self.W_O(layer, len(D)).to(D.dtype) @ gated
             streams.append(X)
         return streams
 
-    def __call__(self, W: Sequence[Float[Tensor, "T T"]], D: Float[Tensor, "B T"], layers: int) -> Float[Tensor, "B T"]:
+    def __call__(
+        self, W: Sequence[Float[Tensor, "T T"]], D: Inexact[Tensor, "B T"], layers: int
+    ) -> Inexact[Tensor, "B T"]:
         """Return f^(t)(D) = Ψ_tᵀ X^(L), the readout at every position, for t = ``layers``."""
-        return self.Psi(layers, len(D)).T @ self.streams(W, D)[-1]
+        return self.Psi(layers, len(D)).T.to(D.dtype) @ self.streams(W, D)[-1]
 
     def _refuse_if_too_large(self, B: int) -> None:
         d = self.levels.T + B * (self.L + 1)

@@ -3,7 +3,7 @@ r"""The loss of a stage.
 \[ \mathcal L^{(t)} = \frac{1}{2B} \sum_{m > n_t} \lVert \Psi_t^\top \mathcal T_\theta(D)_m - b_m \rVert^2 \]
 """
 
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from internalize.parity.model.transformer import LevelTransformer
@@ -12,7 +12,7 @@ from internalize.parity.task.tree import Levels
 
 
 def stage_loss(
-    output: Float[Tensor, "*runs B T"], sequence: Float[Tensor, "*runs B T"], stage: ParityStage
+    output: Inexact[Tensor, "*runs B T"], sequence: Inexact[Tensor, "*runs B T"], stage: ParityStage
 ) -> Float[Tensor, "*runs"]:
     """Return half the mean over samples of the squared error, summed over the supervised positions: Eq. (loss-t)."""
     supervised = list(stage.supervised)
@@ -20,7 +20,7 @@ def stage_loss(
 
 
 def supervised_level_loss(
-    output: Float[Tensor, "*runs B T"], sequence: Float[Tensor, "*runs B T"], stage: ParityStage, levels: Levels
+    output: Inexact[Tensor, "*runs B T"], sequence: Inexact[Tensor, "*runs B T"], stage: ParityStage, levels: Levels
 ) -> Float[Tensor, "*runs"]:
     """Return the stage loss over the supervised nodes of the readout's level alone, for inputs that hide all nodes."""
     nodes = slice(stage.supervised[0], levels.level_end[stage.layers])
@@ -28,7 +28,7 @@ def supervised_level_loss(
 
 
 def level_loss(
-    model: LevelTransformer, sequence: Float[Tensor, "*runs B T"], stage: ParityStage
+    model: LevelTransformer, sequence: Inexact[Tensor, "*runs B T"], stage: ParityStage
 ) -> Float[Tensor, "*runs"]:
     """Return the stage loss of a model in level form, without the terms that are 0.
 
@@ -41,5 +41,6 @@ def level_loss(
     return _half_square(computed[..., nodes.start - nodes.stop :] - sequence[..., nodes])
 
 
-def _half_square(error: Float[Tensor, "*runs B nodes"]) -> Float[Tensor, "*runs"]:
-    return error.square().sum(dim=-1).mean(dim=-1) / 2
+def _half_square(error: Inexact[Tensor, "*runs B nodes"]) -> Float[Tensor, "*runs"]:
+    square = (error * error.conj()).real if error.is_complex() else error.square()
+    return square.sum(dim=-1).mean(dim=-1) / 2

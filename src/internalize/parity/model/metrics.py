@@ -13,11 +13,12 @@ All but the last two are measured on the *inference input*, which shows no posit
 after the layer that writes it. In the paper's model later layers do not change a level; in other models they may.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from internalize.parity.model.cot import CoTTransformer
@@ -30,7 +31,15 @@ from internalize.parity.task.tree import Levels, ParityTree
 Model = LevelTransformer | BlockTransformer | CoTTransformer
 
 
-def infer(model: Model, bits: Float[Tensor, "*data B n"]) -> Float[Tensor, "*runs B T"]:
+def is_right(answer: Tensor, truth: Tensor, modulus: int = 2) -> Tensor:
+    """Return where the true value is the nearest one: the sign agrees, or the angle to the true root is below π/p."""
+    if modulus == 2:
+        return answer * truth > 0
+    turned = answer * truth.conj()
+    return turned.real > math.cos(math.pi / modulus) * turned.abs()
+
+
+def infer(model: Model, bits: Inexact[Tensor, "*data B n"]) -> Inexact[Tensor, "*runs B T"]:
     """Return the bits and every node that the model computes from them, in one pass or by writing the chain."""
     if isinstance(model, LevelTransformer):
         return model.states(bits)
@@ -85,21 +94,22 @@ def child_attention(model: Model, trees: Sequence[ParityTree]) -> Float[Tensor, 
 def measure(
     model: Model,
     trees: Sequence[ParityTree],
-    sequence: Float[Tensor, "runs B T"],
-    output: Float[Tensor, "runs B T"] | None = None,
+    sequence: Inexact[Tensor, "runs B T"],
+    output: Inexact[Tensor, "runs B T"] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the measurements of every run on the true ``sequence``; ``output`` is what ``infer`` returns, if known."""
     levels = model.levels
     output = infer(model, sequence[..., : levels.n]) if output is None else output
     by_level = [
-        (output[..., nodes] * sequence[..., nodes] > 0).cpu().double().mean((-1, -2))  # not every device has float64
+        # not every device has float64
+        is_right(output[..., nodes], sequence[..., nodes], levels.modulus).cpu().double().mean((-1, -2))
         for nodes in map(levels.span, range(1, levels.L + 1))
     ]
     error = output[..., -1] - sequence[..., -1]
     columns: dict[str, list[Any]] = {
         "level_accuracy": torch.stack(by_level, dim=-1).tolist(),
         "accuracy": by_level[-1].tolist(),
-        "l2_error": error.square().mean(-1).tolist(),
+        "l2_error": error.abs().square().mean(-1).tolist(),
         "max_error": error.abs().amax(-1).tolist(),
         "child_attention": child_attention(model, trees).tolist(),
     }

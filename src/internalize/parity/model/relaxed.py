@@ -79,7 +79,7 @@ class RelaxedTransformer(BlockTransformer):
         gates = options.gates
         if gates in ("learned", "input"):
             gates = {"learned": LearnedGates, "input": InputGates}[gates](levels, runs, options.gate_bias, dtype)
-        link = COSINE if options.has_network else get_link(options.link, options.arity)
+        link = COSINE if options.has_network else get_link(options.link, options.arity, options.modulus)
         super().__init__(options.n, options.k, options.mask, gates, link, runs, dtype)  # pyright: ignore[reportArgumentType]
         self.value = _layers(options.value == "learned", levels, torch.ones(*runs, dtype=dtype))
         self.mlp = nn.ModuleList(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from internalize.errors import InputError
@@ -44,8 +44,8 @@ _FEW: Final = 6
 def read_model(run: Run) -> tuple[Levels, Link, bool, list[Tensor]]:
     """Return the levels and the link of a finished run of `solve` or `train`, whether it writes its chain, and W."""
     config, tensors = run.config, run.weights()
-    levels = Levels(config["n"], config["k"], config.get("arity", 2))
-    link = get_link(config["link"], levels.arity)
+    levels = Levels(config["n"], config["k"], config.get("arity", 2), config.get("modulus", 2))
+    link = get_link(config["link"], levels.arity, levels.modulus)
     writes_chain = form_of_weights(tensors) == "cot"
     W = read_weights(tensors, levels, "cot" if writes_chain else "level", run.path / "weights.safetensors")
     return levels, link, writes_chain, W
@@ -69,7 +69,7 @@ class _Columns:
         extra = torch.where(few.gather(0, rows), attention.gather(0, rows) - base, 0.0)
         self.few = list(zip(rows.to(like.device), extra.unsqueeze(-1).to(like), strict=True))
 
-    def __call__(self, X: Float[Tensor, "keys b"], total: Float[Tensor, " b"]) -> Float[Tensor, "nodes b"]:
+    def __call__(self, X: Inexact[Tensor, "keys b"], total: Inexact[Tensor, " b"]) -> Inexact[Tensor, "nodes b"]:
         if self.dense is not None:
             return self.link(self.dense @ X)
         z = self.base * total
@@ -117,7 +117,7 @@ class SparseModel:
         """Number of sequential passes per answer: one for an internalized model."""
         return 1 if self.by == "direct" else len(self._writes)
 
-    def states(self, bits: Float[Tensor, "n b"]) -> Float[Tensor, "positions b"]:
+    def states(self, bits: Inexact[Tensor, "n b"]) -> Inexact[Tensor, "positions b"]:
         """Return the bits, then every node that is written, one row per position."""
         end = self._writes[-1][0].stop if self._writes else self.levels.n
         X = bits.new_empty(end, bits.shape[1])
@@ -135,7 +135,7 @@ class SparseModel:
         return self.levels.level_end[self.levels.level_of(nodes.start) - 1]
 
     @torch.no_grad()
-    def __call__(self, bits: Float[Tensor, "B n"], chunk: int | None = None) -> Float[Tensor, " B"]:
+    def __call__(self, bits: Inexact[Tensor, "B n"], chunk: int | None = None) -> Inexact[Tensor, " B"]:
         """Return the root of every sample, whose sign is the answer. Hold the states of one chunk at a time."""
         if bits.ndim != 2 or bits.shape[1] != self.levels.n:
             raise InputError(f"bits of shape {tuple(bits.shape)}; the model expects samples × {self.levels.n}")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Inexact
 from torch import Tensor, nn
 
 from internalize.errors import InputError
@@ -44,7 +44,7 @@ class LevelTransformer(nn.Module):
         self, n: int, k: int, link: Link = COSINE, runs: Sequence[int] = (), dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        self.levels = Levels(n, k, link.arity)
+        self.levels = Levels(n, k, link.arity, link.modulus)
         self.link = link
         self.W = nn.ParameterList(
             torch.zeros(*runs, self.levels.level_end[layer], self.levels.width(layer + 1), dtype=dtype)
@@ -55,7 +55,7 @@ class LevelTransformer(nn.Module):
         """Return the softmax weights of a layer: rows are the keys it reads, columns the nodes it writes."""
         return at_layer(self.W, layer).softmax(dim=-2)
 
-    def by_level(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
+    def by_level(self, bits: Inexact[Tensor, "*data B n"], layers: int | None = None) -> list[Tensor]:
         """Return the bits, then the node values of each level that the first ``layers`` layers (default all) compute.
 
         softmax(W)ᵀ · Hᵀ is summed level by level, so that H is never copied and the bits never get a gradient. It
@@ -63,20 +63,20 @@ class LevelTransformer(nn.Module):
         """
         computed = [bits]
         for layer in range(_checked_layers(self.levels, layers)):
-            A = self.attention(layer).mT
+            A = self.attention(layer).mT.to(bits.dtype)  # states may be complex
             z = A[..., : self.levels.n] @ bits.mT
             for level, H in enumerate(computed[1:], start=1):
                 z = z + A[..., self.levels.span(level)] @ H.mT
             computed.append(self.link(z).mT)
         return computed
 
-    def states(self, bits: Float[Tensor, "*data B n"], layers: int | None = None) -> Float[Tensor, "*runs B m"]:
+    def states(self, bits: Inexact[Tensor, "*data B n"], layers: int | None = None) -> Inexact[Tensor, "*runs B m"]:
         """Return the bits and all node values that the first ``layers`` layers (default all) compute from them."""
         computed = self.by_level(bits, layers)
         runs_and_samples = computed[-1].shape[:-1]
         return torch.cat([H.expand(*runs_and_samples, -1).mT for H in computed], dim=-2).mT
 
-    def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
+    def forward(self, D: Inexact[Tensor, "*data B T"], layers: int | None = None) -> Inexact[Tensor, "*runs B T"]:
         """Return the readout after ``layers`` layers: the levels they computed, then the input's own tokens."""
         check_width(D, self.levels)
         H = self.states(D[..., : self.levels.n], layers)
@@ -112,7 +112,7 @@ class BlockTransformer(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.levels = Levels(n, k, link.arity)
+        self.levels = Levels(n, k, link.arity, link.modulus)
         self.link = link
         self.register_buffer("visible", named_mask(mask, self.levels) if isinstance(mask, str) else mask)
         if isinstance(gates, str):
@@ -129,17 +129,19 @@ class BlockTransformer(nn.Module):
         """Return the softmax weights of a layer: rows keys, columns queries."""
         return masked_softmax(at_layer(self.W, layer), self.visible)
 
-    def gate(self, layer: int, H: Float[Tensor, "*runs B T"], Y: Float[Tensor, "*runs B T"]) -> Tensor:
+    def gate(self, layer: int, H: Inexact[Tensor, "*runs B T"], Y: Inexact[Tensor, "*runs B T"]) -> Tensor:
         """Return the gates of a layer, which broadcast against the states H before it and its update Y."""
         if isinstance(self.gates, Tensor):
             return self.gates[..., layer, :].unsqueeze(-2)
         return self.gates(layer, H, Y)
 
-    def update(self, layer: int, H: Float[Tensor, "*runs B T"]) -> Float[Tensor, "*runs B T"]:
+    def update(self, layer: int, H: Inexact[Tensor, "*runs B T"]) -> Inexact[Tensor, "*runs B T"]:
         """Return what a layer computes for every position, before the gates."""
         return self.link(H @ self.attention(layer))
 
-    def readouts(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> list[Float[Tensor, "*runs B T"]]:
+    def readouts(
+        self, D: Inexact[Tensor, "*data B T"], layers: int | None = None
+    ) -> list[Inexact[Tensor, "*runs B T"]]:
         """Return the readouts before the first layer and after each of the first ``layers`` layers (default all)."""
         check_width(D, self.levels)
         found = [D]
@@ -150,7 +152,7 @@ class BlockTransformer(nn.Module):
             found.append(g * Y + (1 - g) * H)
         return found
 
-    def forward(self, D: Float[Tensor, "*data B T"], layers: int | None = None) -> Float[Tensor, "*runs B T"]:
+    def forward(self, D: Inexact[Tensor, "*data B T"], layers: int | None = None) -> Inexact[Tensor, "*runs B T"]:
         """Return the readout after ``layers`` layers (default all)."""
         return self.readouts(D, layers)[-1]
 

@@ -11,22 +11,36 @@ Sample i of a seed does not depend on the batch, the chunk or the number of proc
 counter-based random stream.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int8
+from jaxtyping import Inexact, Int8
 from torch import Tensor
 
 from internalize.parity.task.bitmatrix import LONG, Words, filled, transposed, write_nodes
 from internalize.parity.task.noise import LabelNoise
 from internalize.parity.task.stages import ParityStage
-from internalize.parity.task.tree import ParityTree
+from internalize.parity.task.tree import Levels, ParityTree
 from internalize.random_words import Stream, words
 
 EXACT: Final = LabelNoise()
 """Labels that are the true values."""
+COMPLEX: Final = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+"""The complex dtype of the same precision."""
+
+
+def state_dtype(levels: Levels, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of states: that of weights, or the complex dtype of the same precision."""
+    return dtype if levels.modulus == 2 else COMPLEX[dtype]
+
+
+def roots_of_unity(p: int) -> Tensor:
+    """Return the encodings of 0 … p − 1, in double precision."""
+    angles = 2 * math.pi * torch.arange(p, dtype=torch.float64) / p
+    return torch.polar(torch.ones_like(angles), angles)
 
 
 def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "train") -> Words:
@@ -40,12 +54,32 @@ def packed_words(n: int, seed: int, start: int, count: int, stream: Stream = "tr
 
 def draw_bits(
     n: int, seed: int, start: int, count: int, stream: Stream = "train", dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "B n"]:
+) -> Inexact[Tensor, "B n"]:
     """Draw the same samples as ±1, one row each: a drawn 0 is +1, a drawn 1 is −1."""
     return _signs(packed_words(n, seed, start, count, stream), n, dtype)
 
 
-def add_trace(tree: ParityTree, bits: Float[Tensor, "*runs B n"]) -> Float[Tensor, "*runs B T"]:
+def draw_inputs(
+    levels: Levels, seed: int, start: int, count: int, stream: Stream = "train", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Draw samples, one row each: bits, or p-th roots of unity in the complex dtype that belongs to ``dtype``."""
+    if levels.modulus == 2:
+        return draw_bits(levels.n, seed, start, count, stream, dtype)
+    return as_roots(draw_residues(levels, seed, start, count, stream), levels.modulus, dtype)
+
+
+def draw_residues(levels: Levels, seed: int, start: int, count: int, stream: Stream = "train") -> Int8[Tensor, "B n"]:
+    """Draw samples of values 0 … p − 1, one row each: random words modulo p, whose bias is below 2^−61."""
+    drawn = words(seed, stream, start * levels.n, count * levels.n) % np.uint64(levels.modulus)
+    return torch.from_numpy(drawn.astype(np.int8)).view(count, levels.n)  # pyright: ignore[reportUnknownMemberType]
+
+
+def as_roots(residues: Int8[Tensor, "*shape"], p: int, dtype: torch.dtype) -> Tensor:
+    """Return the roots of unity that encode values 0 … p − 1."""
+    return roots_of_unity(p).to(COMPLEX[dtype]).to(residues.device)[residues.long()]
+
+
+def add_trace(tree: ParityTree, bits: Inexact[Tensor, "*runs B n"]) -> Inexact[Tensor, "*runs B T"]:
     """Return the sequence: the bits, then the value b_m = b_{c_1[m]} · b_{c_2[m]} of every node."""
     sequence = bits.new_empty((*bits.shape[:-1], tree.T))
     sequence[..., : tree.n] = bits
@@ -63,8 +97,15 @@ def draw_sequences(
 ) -> Int8[Tensor, "T B"]:
     """Draw the sequences of the same samples, one row per position, with nodes computed for 64 samples at a time.
 
+    Sums modulo an odd p have their values 0 … p − 1.
     The values of nodes are labels: they differ from the true values where ``noise`` flips them.
     """
+    if tree.modulus != 2:
+        values = torch.empty(tree.T, count, dtype=torch.int8)
+        values[: tree.n] = draw_residues(tree.levels, seed, start, count, stream).T
+        for m in range(tree.n, tree.T):
+            values[m] = values[list(tree.children(m))].sum(dim=0) % tree.modulus
+        return values
     rows = packed_words(tree.n, seed, start, count, stream)
     states = transposed(rows, filled(0, count), room=tree.T, native=False)
     write_nodes(tree, states, tree.L)
@@ -75,7 +116,7 @@ def draw_sequences(
 
 def draw_flips(
     tree: ParityTree, noise: LabelNoise, seed: int, start: int, count: int, dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "B nodes"] | None:
+) -> Inexact[Tensor, "B nodes"] | None:
     """Draw the labels of the same samples over their true values, −1 where a label is wrong; None without noise."""
     flips = noise.flips(tree, seed, start, count)
     return None if flips is None else _signs(flips, tree.T - tree.n, dtype)
@@ -87,18 +128,20 @@ def _signs(rows: Words, count: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(drawn).to(dtype).mul_(-2).add_(1)  # pyright: ignore[reportUnknownMemberType]
 
 
-def pad(sequence: Float[Tensor, "*runs B T"], hidden: Sequence[int], value: float = 0.0) -> Float[Tensor, "*runs B T"]:
+def pad(
+    sequence: Inexact[Tensor, "*runs B T"], hidden: Sequence[int], value: float = 0.0
+) -> Inexact[Tensor, "*runs B T"]:
     """Return a copy in which the hidden positions have ``value``."""
     padded = sequence.clone()
     padded[..., list(hidden)] = value
     return padded
 
 
-def stage_input(sequence: Float[Tensor, "*runs B T"], stage: ParityStage) -> Float[Tensor, "*runs B T"]:
+def stage_input(sequence: Inexact[Tensor, "*runs B T"], stage: ParityStage) -> Inexact[Tensor, "*runs B T"]:
     """Return the input of a stage: the sequence with the stage's hidden positions padded."""
     return pad(sequence, stage.hidden)
 
 
-def inference_input(bits: Float[Tensor, "*runs B n"], T: int) -> Float[Tensor, "*runs B T"]:
+def inference_input(bits: Inexact[Tensor, "*runs B n"], T: int) -> Inexact[Tensor, "*runs B T"]:
     """Return the inference input: the bits and no chain of thought (the paper's stage-L input still shows the root)."""
     return torch.nn.functional.pad(bits, (0, T - bits.shape[-1]))

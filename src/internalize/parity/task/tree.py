@@ -6,6 +6,7 @@
 | secret           | S                     | the secret set, sorted                         | section 2.1 |
 | pairing          | –                     | the secret set in the order of the leaves      | section 2.1 |
 | arity            | 2                     | number of children of a node                   | section 2.1 |
+| modulus          | 2                     | p: a bit is a p-th root of unity               | section 2.1 |
 | level_end[l]     | n_{l+1}               | level l is range(level_end[l−1], level_end[l]) | section 2.1 |
 | level_of(m)      | h[m+1] − 1            | level of a position; 0 for the input bits      | section 2.1 |
 | children, parent | c_1, c_2, p           | a node is the product of its children          | section 2.1 |
@@ -39,8 +40,15 @@ class Levels:
     n: int
     k: int
     arity: int = 2
+    modulus: int = 2
 
     def __post_init__(self) -> None:
+        if self.modulus not in (2, 3, 5):
+            raise InputError(
+                f"modulus={self.modulus} is not 2, 3 or 5: the law of a sum takes (M + 1)^(modulus − 1) numbers"
+            )
+        if self.modulus != 2 and self.arity != 2:
+            raise InputError(f"arity={self.arity}: sums modulo {self.modulus} are defined for nodes with 2 children")
         if self.arity < 2:
             raise InputError(f"arity={self.arity} is less than 2: a node with one child would be a copy of it")
         if self.k < self.arity or (self.k - 1) % (self.arity - 1):
@@ -52,7 +60,7 @@ class Levels:
     @staticmethod
     def of(options: TreeOptions) -> "Levels":
         """Return the levels of a request."""
-        return Levels(options.n, options.k, options.arity)
+        return Levels(options.n, options.k, options.arity, options.modulus)
 
     @property
     def L(self) -> int:
@@ -128,9 +136,10 @@ class ParityTree:
     secret: tuple[int, ...]
     pairing: tuple[int, ...] = ()
     arity: int = 2
+    modulus: int = 2
 
     def __post_init__(self) -> None:
-        Levels(self.n, len(self.secret), self.arity)
+        Levels(self.n, len(self.secret), self.arity, self.modulus)
         if any(not 0 <= j < self.n for j in self.secret) or len(set(self.secret)) != self.k:
             raise InputError(f"secret={self.secret} must be {self.k} different positions from 0 … {self.n - 1}")
         object.__setattr__(self, "secret", tuple(sorted(self.secret)))
@@ -139,24 +148,25 @@ class ParityTree:
             raise InputError(f"pairing={self.pairing} is not an order of secret={self.secret}")
 
     @staticmethod
-    def draw(n: int, k: int, seed: int, arity: int = 2) -> "ParityTree":
+    def draw(n: int, k: int, seed: int, arity: int = 2, modulus: int = 2) -> "ParityTree":
         """Draw a tree over a uniform secret set (section 2.1): the positions of the k smallest of n random words."""
-        Levels(n, k, arity)
+        Levels(n, k, arity, modulus)
         import numpy as np  # here, so that the command line can check n and k without it
 
         order = np.argsort(words(seed, "secret", 0, n), kind="stable")
-        return ParityTree(n, tuple(order[:k].tolist()), arity=arity)
+        return ParityTree(n, tuple(order[:k].tolist()), arity=arity, modulus=modulus)
 
     @staticmethod
     def drawn(options: TreeOptions, seed: int) -> "ParityTree":
         """Draw the tree of a request."""
-        return ParityTree.draw(options.n, options.k, seed, options.arity)
+        return ParityTree.draw(options.n, options.k, seed, options.arity, options.modulus)
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "ParityTree":
         """Return the tree of a run from its `config.json`."""
         pairing = tuple(config.get("pairing", ()))
-        return ParityTree(config["n"], tuple(config["secret"]), pairing, config.get("arity", 2))
+        more = (config.get("arity", 2), config.get("modulus", 2))
+        return ParityTree(config["n"], tuple(config["secret"]), pairing, *more)
 
     @property
     def k(self) -> int:
@@ -166,7 +176,7 @@ class ParityTree:
     @cached_property
     def levels(self) -> Levels:
         """The positions by level."""
-        return Levels(self.n, self.k, self.arity)
+        return Levels(self.n, self.k, self.arity, self.modulus)
 
     @property
     def L(self) -> int:

@@ -38,6 +38,10 @@ at most Cδ_t (*first layer*); one of layer l moves all nodes of layer t togethe
 of the points where \(\varphi_r\) is their product and has slope 0 (``link.py``). No other property of two children is used,
 nor is it used at which level a child is, so both claims hold for \(\varphi_r\) and for ragged trees.
 
+**Sums modulo p.** Values are roots of unity and states complex numbers of the unit disc. With the Jacobian of φ in place of
+φ′, A the supremum of its operator norm and C its Lipschitz constant, every step of both proofs holds with absolute values,
+because \(\varphi\) maps the disc into itself and its Jacobian is 0 at the means of two roots (``residue_link.py``).
+
 The paper bounds the number of positions by T at every step; counting columns instead gives a smaller K. The claims
 hold in exact arithmetic.
 """
@@ -48,11 +52,14 @@ from functools import cache
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from internalize.parity.model.link import Link
 from internalize.parity.task.tree import Levels
 
 _GRID: Final = 200_001
+_SIDE: Final = 801
+"""Points per axis of the grid of the disc."""
 _SAFETY: Final = 1.001
 """Bound on the supremum of a smooth function over its largest value on the grid; the true ratio is far less."""
 
@@ -63,14 +70,40 @@ MAX_ERROR: Final = 1e-6
 @cache
 def steepness(link: Link) -> float:
     """Return A = sup |φ′| on [−1, 1], from a fine grid: π for the cosine, πr/2 with r children."""
+    if link.slopes is not None:
+        return _SAFETY * float(_jacobians(link)[0].max())
     return _SAFETY * float(link.slope(torch.linspace(-1, 1, _GRID, dtype=torch.float64)).abs().max())
 
 
 @cache
 def curvature(link: Link) -> float:
     """Return C, the Lipschitz constant of φ′ on [−1, 1], from a fine grid: π² for the cosine, 16 for the quartic."""
+    if link.slopes is not None:
+        return _SAFETY * float(_jacobians(link)[1].max())
     slope = link.slope(torch.linspace(-1, 1, _GRID, dtype=torch.float64))
     return _SAFETY * float(slope.diff().abs().max()) * (_GRID - 1) / 2
+
+
+@cache
+def _jacobians(link: Link) -> tuple[Tensor, Tensor]:
+    """Return the norms of φ's Jacobian and of its derivative on a grid of the disc, for a φ of complex numbers.
+
+    A real-linear map z → pz + q conj(z) has the operator norm |p| + |q|. The derivative's norm is at most the root of the
+    summed squares of those along the two axes.
+    """
+    assert link.slopes is not None
+    axis = torch.linspace(-1, 1, _SIDE, dtype=torch.float64)
+    grid = torch.complex(*torch.meshgrid(axis, axis, indexing="xy"))
+    of_z, of_conjugate = link.slopes(grid)
+    inside = grid.abs() <= 1 + 2 / _SIDE
+
+    def moved(dim: int) -> Tensor:
+        step = 2 / (_SIDE - 1)
+        along = (of_z.diff(dim=dim).abs() + of_conjugate.diff(dim=dim).abs()) / step
+        return torch.cat([along, along.narrow(dim, 0, 1)], dim=dim)
+
+    second = (moved(0).square() + moved(1).square()).sqrt()
+    return (of_z.abs() + of_conjugate.abs())[inside], second[inside]
 
 
 def off_child_mass(keys: int, gap: float, arity: int = 2) -> float:

@@ -47,16 +47,26 @@ For even r, φ(0) = ±1 and φ′ is about φ″(0) z: the variance is about \(2
 At r = 2 this is \(16 M \ln MN\). A larger r has fewer stages, \(\log_r k\), and each of them needs more samples by a power
 of n.
 
+**Sums modulo p.** With roots of unity in place of ±1, the weights are powers modulo p, \(F_q = E[r^q e^{i\langle w, N\rangle}]\)
+in place of P and Q, and the numbers N of keys of each value in place of S. If \(u_x\) is the factor of value x and
+\(\hat u_s = \frac1p\sum_x \omega^{sx} u_x\), then \(u_x = \sum_s \hat u_{-s}\,\omega^{sx}\), a leaf has
+\(F_q = \hat u_q\), and a node above two trees
+\[ F_q \to \sum_s \hat u_{-s}\, F_{q+s} F'_{q+s} . \]
+P and Q are the case p = 2. The law of N takes \((M + 1)^{p-1}\) numbers. The gradient of \(\tfrac12|\varphi(z) - b_m|^2\)
+is \(\frac1M \operatorname{Re}(H (b_j - z))\) with
+\(H = \overline{(\varphi - b_m)}\,\partial_z\varphi + (\varphi - b_m)\,\overline{\partial_{\bar z}\varphi}\),
+a function of S, \(b_m\) and \(b_j\).
+
 S = 2u − M with u = 0 … M, so the values of these functions at the M + 1 frequencies w = πq/(M + 1) are a discrete
 Fourier transform of the weighted laws. The laws give every expectation, for any link.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
-from itertools import combinations
+from itertools import combinations, product
 from operator import add, mul
 from typing import Final, Literal
 
@@ -74,6 +84,7 @@ Reals = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 Powers = tuple[float, ...]
 """A polynomial's coefficients, lowest power first."""
+Pair = tuple[int, int]
 Path = tuple[int, ...]
 """Shapes from the root of a tree down to a key in it. A shape is a number that equal trees share; a leaf has 0."""
 _LATTICES: Final = 12
@@ -228,8 +239,8 @@ class Forest:
 class Characteristics:
     """The functions E[weight · e^{iwS}] of a stage, by the module's recursion.
 
-    A weight is a power of b_m, a power of b_j, or a product of both. Powers of ±1 count modulo 2: ``letter[s]`` is
-    E[x^s e^{iwx}] of one bit x, cos w and i sin w.
+    A weight is a power of b_m, a power of b_j, or a product of both. Powers of ±1 count modulo 2, and those of p-th roots of
+    unity modulo p: ``letter[s]`` is E[x^s e^{iwx}] of one bit x, cos w and i sin w.
     """
 
     def __init__(self, forest: Forest, letter: Sequence[Complexes]) -> None:
@@ -254,6 +265,11 @@ class Characteristics:
                 else:
                     self._tracked[path, a] = self._shifted(self._trees[shape], a)
 
+    def _part(self, path: Path | int, a: int) -> tuple[Complexes, ...]:
+        """Return the functions of a tree with the weight b_j^a of the key at a path; a shape stands for its root."""
+        path = path if isinstance(path, tuple) else (path,)
+        return self._tracked[path, a] if a else self._trees[path[0]]
+
     def _shifted(self, tree: Sequence[Complexes], a: int) -> tuple[Complexes, ...]:
         """Return a tree with the weight r^a of its own root."""
         return tuple(tree[(q + a) % self.modulus] for q in range(self.modulus))
@@ -262,7 +278,7 @@ class Characteristics:
         """Return the tree of a new root above these trees."""
         p = self.modulus
         return tuple(
-            reduce(add, [_times(self.letter[s], [tree[(q + s) % p] for tree in trees]) for s in range(p)])
+            reduce(add, [_times(self.letter[-s % p], [tree[(q + s) % p] for tree in trees]) for s in range(p)])
             for q in range(p)
         )
 
@@ -271,11 +287,12 @@ class Characteristics:
         own = self.forest.own(node)
         others, spare = Counter(self.forest.roots) - own, self.forest.spare
         first: list[tuple[Complexes, int]] = []
-        beside, outside = first[:], first[:]
+        beside: list[tuple[Complexes, int]] = []
+        outside: list[tuple[Complexes, int]] = []
         if key is not None and key.kind == "irrelevant":
             outside, spare = [(self.letter[of_key], 1)], spare - 1
         elif key is not None:
-            tracked = self._tracked[key.path, of_key]
+            tracked = self._part(key.path, of_key)
             if key.kind == "outside":
                 beside, others = [(tracked[0], 1)], others - Counter(key.path[:1])
             else:
@@ -284,11 +301,12 @@ class Characteristics:
         rest = [(self._trees[shape][0], count) for shape, count in others.items()]
         return _product(*first, *children, *beside, *rest, *outside, (self.letter[0], spare))
 
-    def of_pair(self, node: int, pair: tuple[int, int], of_node: int = 0) -> Complexes:
-        """Return the function with weight b_m^of_node b_c1 b_c2, for two children with trees of these shapes."""
+    def of_pair(self, node: int, pair: Pair, of_node: int = 0, powers: Pair = (1, 1)) -> Complexes:
+        """Return the function with weight b_m^of_node b_c1^x b_c2^y, for two children with trees of these shapes."""
         own = self.forest.own(node)
         both, others = Counter(pair), Counter(self.forest.roots) - own
-        children = [(self._tracked[(shape,), 1][of_node], count) for shape, count in both.items()]
+        a_child = [(shape, power) for shape, power in zip(pair, powers, strict=True)]
+        children = [(self._part(shape, power)[of_node], count) for (shape, power), count in Counter(a_child).items()]
         children += [(self._trees[shape][of_node], count) for shape, count in (own - both).items()]
         rest = [(self._trees[shape][0], count) for shape, count in others.items()]
         return _product(*children, *rest, (self.letter[0], self.forest.spare))
@@ -299,6 +317,8 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE, kept: Sequen
 
     ``kept`` is E[label · b_m] of every node, 1 if it is empty; it is less where labels are noisy.
     """
+    if levels.modulus != 2:
+        return residue_gradient(levels, stage, link)
     M = levels.level_end[stage]
     lattice = torch.from_numpy((2 * np.arange(M + 1) - M) / M)
     z: Reals = lattice.numpy()
@@ -368,8 +388,98 @@ def stage_gradient(levels: Levels, stage: int, link: Link = COSINE, kept: Sequen
 @cache
 def population(levels: Levels, link: Link = COSINE, kept: tuple[float, ...] = ()) -> tuple[StageGradient, ...]:
     """Return the exact moments of every stage's gradient; ``kept`` has a share of each node, 1 if it is empty."""
-    check_memory(16.0 * _LATTICES * levels.T, f"n={levels.n}, k={levels.k}")
+    values, letters = (levels.T + 1.0) ** (levels.modulus - 1), levels.modulus**2
+    copies = _LATTICES if levels.modulus == 2 else (levels.L + 3) * letters
+    check_memory(16.0 * copies * values, f"n={levels.n}, k={levels.k}, modulus={levels.modulus}")
     return tuple(stage_gradient(levels, stage, link, kept) for stage in range(levels.L))
+
+
+def residue_gradient(levels: Levels, stage: int, link: Link) -> StageGradient:
+    """Return the moments of the stage's gradient for sums modulo p, from the exact joint laws of b_m, b_j and S."""
+    laws = ResidueLaws(levels, stage)
+    p, M, classes = levels.modulus, laws.M, laws.forest.classes()
+    assert link.slopes is not None
+    root = np.exp(2j * np.pi * np.arange(p) / p)
+    lattice = torch.from_numpy(laws.sums / M)
+    z: Complexes = lattice.numpy()
+    phi: Complexes = link(lattice).numpy()
+    of_z, of_conjugate = (slope.numpy() for slope in link.slopes(lattice))
+
+    def pulled(error: Complexes) -> Complexes:
+        return error.conj() * of_z + error * of_conjugate.conj()
+
+    pulls = [pulled(phi - label) for label in root]
+    common = pulled(phi)
+    moments: list[tuple[float, ...]] = []
+    for key in classes:
+        joint = laws.of_key(key)  # by the values of b_m and b_j
+        found = np.zeros(5)
+        for m, j in product(range(p), repeat=2):
+            gradient = (pulls[m] * (root[j] - z)).real
+            part = (common * (root[j] - z)).real
+            powers = (gradient, gradient**2, gradient**3, part, part**2)
+            found += [joint[m, j] @ power for power in powers]
+        moments.append(tuple(found.tolist()))
+    mean, square, cube, part, part_square = np.array(moments).T
+    siblings: list[float] = []
+    for column in range(len(laws.forest.columns)):
+        own = [number for number, key in enumerate(classes) if key.kind == "child" and key.column == column]
+        first, second = own[0], own[-1]  # two children, of one class or of two
+        joint, covariance = laws.of_pair(column, (classes[first].path[0], classes[second].path[0])), 0.0
+        for x, y in product(range(p), repeat=2):
+            pull = pulls[(x + y) % p]
+            covariance += float(joint[x, y] @ ((pull * (root[x] - z)).real * (pull * (root[y] - z)).real))
+        siblings.append((covariance - float(mean[first] * mean[second])) / M**2)
+    return StageGradient(
+        stage=stage,
+        keys=M,
+        columns=tuple(laws.forest.columns.values()),
+        classes=classes,
+        mean=mean / M,
+        variance=(square - mean**2) / M**2,
+        third=(cube - 3 * mean * square + 2 * mean**3) / M**3,
+        shared=(part_square - part**2) / M**2,
+        sibling=tuple(siblings),
+        c=link.c,
+    )
+
+
+class ResidueLaws:
+    """The joint laws of a stage for sums modulo p: of the values of two positions and of the number of keys of each value.
+
+    The number of keys of value 0 follows from those of the other values, which are the coordinates of the lattice.
+    """
+
+    def __init__(self, levels: Levels, stage: int) -> None:
+        self.forest, self.M, self.p = Forest.of(levels, stage), levels.level_end[stage], levels.modulus
+        p, side = self.p, self.M + 1
+        phase = np.exp(2j * np.pi * np.arange(side) / side)
+        waves = [np.ones((1,) * (p - 1)), *(phase.reshape(-1, *(1,) * (p - 1 - x)) for x in range(1, p))]
+        root = np.exp(2j * np.pi * np.arange(p) / p)
+        letter = [sum(root[s * x % p] * waves[x] for x in range(p)) / p for s in range(p)]
+        self._of = Characteristics(self.forest, [np.broadcast_to(own, (side,) * (p - 1)) for own in letter])
+        counts = np.indices((side,) * (p - 1)).reshape(p - 1, -1)
+        self._valid = counts.sum(axis=0) <= self.M
+        counts = counts[:, self._valid]
+        self.sums: Complexes = self.M - counts.sum(axis=0) + np.tensordot(root[1:], counts, 1)
+        self._nodes = list(self.forest.columns)
+
+    def of_key(self, key: KeyClass) -> Reals:
+        """Return the law by the values of b_m and b_j: p × p × lattice."""
+        node = self._nodes[key.column]
+        return self._joint(lambda m, j: self._of.of(node, key, m, j))
+
+    def of_pair(self, column: int, pair: Pair) -> Reals:
+        """Return the law by the values of two children: p × p × lattice."""
+        node = self._nodes[column]
+        return self._joint(lambda x, y: self._of.of_pair(node, pair, powers=(x, y)))
+
+    def _joint(self, characteristic: Callable[[int, int], Complexes]) -> Reals:
+        weighted = [
+            [np.fft.fftn(characteristic(a, b)).reshape(-1)[self._valid] for b in range(self.p)] for a in range(self.p)
+        ]
+        # The law's character sums over both values; the inverse transform is that of a Fourier transform of size p × p.
+        return np.fft.fft2(np.array(weighted), axes=(0, 1)).real / (self.p**2 * (self.M + 1) ** (self.p - 1))
 
 
 class Laws:

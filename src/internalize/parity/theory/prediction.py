@@ -70,7 +70,7 @@ class Setting(StepOptions):
     def __post_init__(self) -> None:
         StepOptions.__post_init__(self)
         Levels.of(self)
-        get_link(self.link, self.arity)
+        get_link(self.link, self.arity, self.modulus)
         if not 0 <= self.oracle_error <= 1e6:
             raise InputError(
                 f"oracle_error={self.oracle_error} is outside 0 … 1e6 (the 2-norm of an error, section 2.1)"
@@ -86,7 +86,7 @@ class Setting(StepOptions):
     @property
     def link_function(self) -> Link:
         """The link function φ."""
-        return get_link(self.link, self.arity)
+        return get_link(self.link, self.arity, self.modulus)
 
     @property
     def label_noise(self) -> LabelNoise:
