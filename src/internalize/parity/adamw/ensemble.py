@@ -72,8 +72,9 @@ class Training:
         """Number of updates made in all stages."""
         self.seconds = 0.0
         self.latest: list[Json] = []
-        by_hand = isinstance(self.model, LevelTransformer) and self.levels.modulus == 2
-        self._gradients = LevelGradients(self.model) if by_hand else None
+        self._gradients: LevelGradients | None = None
+        if isinstance(self.model, LevelTransformer) and self.levels.modulus == 2:
+            self._gradients = LevelGradients(self.model)
         self._ahead: dict[int, Tensor] = {}
         self._validation = self._as_input(self._draw(0, options.eval_samples, "validation"))
 

@@ -52,14 +52,15 @@ def residue_link(p: int) -> Link:
     pairs = [(x, y) for x in range(p) for y in range(x + 1)]
     means = torch.stack([(root[x] + root[y]) / 2 for x, y in pairs])
     products = torch.stack([root[(x + y) % p] for x, y in pairs])
-    weights = torch.tensor([_EQUAL_AT_3 if p == 3 and x == y else 1.0 for x, y in pairs], dtype=torch.float64)
+    each_weight = [_EQUAL_AT_3 if p == 3 and x == y else 1.0 for x, y in pairs]
+    weights = torch.tensor(each_weight, dtype=torch.float64)
 
     def phi(z: Tensor) -> Tensor:
         squares = [_square(z - s) for s in means.to(z)]
         one = torch.ones_like(squares[0])
         before = accumulate(squares[:-1], mul, initial=one)
         after = list(accumulate(squares[:0:-1], mul, initial=one))[::-1]
-        shares = [weight * a * b for weight, a, b in zip(weights.tolist(), before, after, strict=True)]
+        shares = [weight * a * b for weight, a, b in zip(each_weight, before, after, strict=True)]
         total = torch.stack([share * v for share, v in zip(shares, products.to(z), strict=True)]).sum(dim=0)
         return total / torch.stack(shares).sum(dim=0)
 
