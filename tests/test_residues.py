@@ -230,14 +230,14 @@ def test_adamw_learns_sums(p: int):
 
 def test_what_sums_do_not_have():
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"modulus": 4}, "modulus=4 is not 2, 3 or 5"),
-        ({"modulus": 3, "arity": 3, "k": 9}, "arity=3: sums modulo 3 are defined for nodes with 2 children"),
-        ({"modulus": 3, "link": "quartic"}, "link='quartic' is for values ±1"),
-        ({"modulus": 3, "noise": 0.1}, "noise=0.1: labels are flipped only with modulus 2"),
+        ({"n": 12, "k": 4, "modulus": 4}, "modulus=4 is not 2, 3 or 5"),
+        ({"n": 12, "k": 9, "modulus": 3, "arity": 3}, "arity=3: sums modulo 3 are defined for nodes with 2 children"),
+        ({"n": 12, "k": 4, "modulus": 3, "link": "quartic"}, "link='quartic' is for values ±1"),
+        ({"n": 12, "k": 4, "modulus": 3, "noise": 0.1}, "noise=0.1: labels are flipped only with modulus 2"),
     ]
     for wrong, words in refused:
         with pytest.raises(InputError, match=words):
-            Setting(**({"n": 12, "k": 4} | wrong))
+            Setting(**wrong)
     models: list[dict[str, Any]] = [{"mask": "causal"}, {"gates": "ones"}, {"curriculum": "cot"}]
     for model in models:
         for kind in (SolveOptions, TrainOptions):

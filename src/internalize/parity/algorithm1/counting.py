@@ -108,14 +108,13 @@ def counted_gradient(samples: Samples, stage: int, link: Link) -> Float[Tensor, 
     for states, flips, turned, sizes, ends in _chunks(samples.share(), stage, native):
         z = torch.from_numpy(sizes).double() / M
         slope, both = link.slope(z).numpy(), (link(z) * link.slope(z)).numpy()
-        keys, targets = states[:M], states[M : M + nodes].copy()
-        if tree.arity % 2 == 0:
-            targets ^= turned
+        keys, labels = states[:M], states[M : M + nodes]
+        targets = labels ^ turned if tree.arity % 2 == 0 else labels.copy()
         if flips is not None:
             targets ^= flips[M - tree.n : M - tree.n + nodes]
         differing(keys, targets, ends, slope, total=of_targets, native=native)
         differing(keys, turned[None], ends, both, total=of_one, native=native)
-        del states, flips, turned, keys, targets  # frees them before the next chunk is made
+        del states, flips, turned, keys, labels, targets  # frees them before the next chunk is made
     total = summed(torch.from_numpy(of_targets - of_one))
     return 2 * (total - total.mean(dim=0)) / (M * samples.count)
 

@@ -492,16 +492,17 @@ class Laws:
         self._shift = np.exp(1j * w * self._M)
         self._of = Characteristics(self.forest, (np.cos(w) + 0j, 1j * np.sin(w)))
         self._nodes = list(self.forest.columns)
-        self._known: dict[KeyClass, tuple[Reals, Reals, Reals, Reals]] = {}
+        self._plain: dict[int, tuple[Reals, Reals]] = {}
+        self._known: dict[KeyClass, tuple[Reals, Reals]] = {}
 
     def of_key(self, key: KeyClass) -> tuple[Reals, Reals, Reals, Reals]:
         """Return the laws of S weighted by 1, b_m, b_j and b_m b_j."""
+        node = self._nodes[key.column]
+        if key.column not in self._plain:
+            self._plain[key.column] = self._law(self._of.of(node)), self._law(self._of.of(node, of_node=1))
         if key not in self._known:
-            node = self._nodes[key.column]
-            weights = [(None, 0, 0), (None, 1, 0), (key, 0, 1), (key, 1, 1)]
-            one, m, j, mj = (self._law(self._of.of(node, *weight)) for weight in weights)
-            self._known[key] = one, m, j, mj
-        return self._known[key]
+            self._known[key] = self._law(self._of.of(node, key, 0, 1)), self._law(self._of.of(node, key, 1, 1))
+        return *self._plain[key.column], *self._known[key]
 
     def of_pair(self, column: int, pair: tuple[int, int]) -> tuple[Reals, Reals]:
         """Return the laws of S weighted by b_c1 b_c2 and by b_m b_c1 b_c2."""
