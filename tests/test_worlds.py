@@ -23,6 +23,7 @@ from internalize.parity import (
     draw_bits,
     get_link,
     parity_stages,
+    predict,
     stage_gradient,
     stage_input,
     stage_loss,
@@ -303,6 +304,16 @@ def test_two_children_need_the_fewest_samples():
         assert needed[arity] == pytest.approx(leading, rel=0.75)
     assert needed[2] * 1000 < needed[4]
     assert needed[4] * 1e6 < needed[8] < math.inf
+
+
+def test_the_limit_is_that_of_the_world():
+    paper = predict(Setting(128, 64)).limit_factor
+    assert paper == 48
+    assert predict(Setting(128, 64, noise=0.25)).limit_factor == 4 * paper
+    assert predict(Setting(16, 8, modulus=3)).limit_factor == paper / 4
+    assert predict(Setting(12, 6, arity=2)).limit_factor == paper
+    for setting in (Setting(16, 4, arity=4), Setting(16, 8, noise=0.01, noisy="carried")):
+        assert "limit_factor" not in predict(setting).to_json()
 
 
 def test_leading_orders_of_the_samples():

@@ -23,6 +23,7 @@ from tools.language import each_against_linear, language_tables
 from tools.language_records import records
 from tools.numbers import with_numbers
 from tools.results import DOCS, markdown, path_of, read, stored
+from tools.worlds import world_tables
 
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns, Table
@@ -302,7 +303,7 @@ def all_tables() -> dict[str, str]:
         "faults": (SURVIVED, with_total(stored("faults")["rows"])),
     }
     made = tables(stored("compare")["rows"]) | bench_tables(stored("bench")) | finite_tables(stored("finite-n"))
-    return made | records() | _written({**language_tables(), **others})
+    return made | records() | _written({**language_tables(), **world_tables(), **others})
 
 
 def filled(page: str, found: dict[str, str]) -> str:

@@ -70,7 +70,7 @@ class Predict(KeptOption, SeedOption):
                 "samples per stage for 99 %": found["samples_99"],
                 "samples per stage by default (failure 1e-6)": found["samples_default"],
                 "default K": found["K_default"],
-                "limit of samples / (n ln n) at this k/n": found["limit_factor"],
+                "limit of samples / (n ln n) at this k/n": found.get("limit_factor"),
                 f"n above which the theorem's K exceeds ln n (ε = {self.epsilon:g})": (
                     f"10^{found['theorem_log10_n']:.0f}"
                 ),

@@ -12,6 +12,9 @@ are *carried*, the chain stays consistent after a wrong step: a label is the pro
 is then flipped with probability q. It is the true value times the flips of all nodes of its subtree, so a node over
 s nodes (itself among them) keeps (1 − 2q)^s. For a complete tree s = 2^{ℓ} − 1 at level ℓ.
 
+A flip is independent of the input, so in the moments of ``population.py`` every odd power of a label brings a factor 1 − 2q (or
+what the node keeps), and even powers none.
+
 Only the samples of training are noisy. Held-out samples and tests have the true values.
 """
 

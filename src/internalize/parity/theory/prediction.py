@@ -25,6 +25,10 @@ A column is recovered if both children round to one value v and every other key 
 non-child's mean is negative, −2K/(n−2) at stage 1. A step below −K/2 does no harm, so only its upper threshold
 counts. In units of K, with h the grid, children must lie in [v − h/2, v + h/2] and all others below v − 1 + h/2.
 
+**Other worlds.** Columns of a ragged tree are of several kinds, each with its own tie of children and thresholds. Of three or
+more children the noise is uncorrelated to leading order (\(E[(1 \pm b_m)^2 b_{c_1} b_{c_2}] = 0\) for even r, and φ′(0) ≠ 0 for
+odd r), so they round independently but for the exact covariance. The same holds for sums modulo p.
+
 **The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\),
 φ′ ≈ 2cz, and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with
 M keys and N columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\). It needs \(B \approx 16\,M \ln(MN)\).
@@ -323,7 +327,7 @@ class Prediction:
     samples_99: int | None
     samples_default: int | None
     K_default: float
-    limit_factor: float
+    limit_factor: float | None
     theorem_log10_n: float
     success_probability: float | None = None
     stage_success_probability: tuple[float, ...] | None = None
@@ -354,7 +358,7 @@ def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) 
         samples_99=setting.samples_for(0.01),
         samples_default=setting.samples_for(DEFAULT_FAILURE),
         K_default=setting.default_amplitude,
-        limit_factor=limit_factor(setting.k / setting.n),
+        limit_factor=_limit_factor(setting),
         theorem_log10_n=theorem_log10_n(epsilon),
         success_probability=None if stages is None else math.exp(sum(stages)),
         stage_success_probability=None if stages is None else tuple(math.exp(stage) for stage in stages),
@@ -390,6 +394,14 @@ def impossible(setting: Setting) -> str | None:
 def limit_factor(ratio: float) -> float:
     """Return the limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
     return 32 * (1 + ratio)
+
+
+def _limit_factor(setting: Setting) -> float | None:
+    """Return the limit for a setting's world: a quarter modulo p, (1 − 2q)^−2 as much with noise; None without such a law."""
+    if setting.arity != 2 or (setting.noise and setting.noisy == "carried"):
+        return None
+    shrunk = 4 if setting.modulus != 2 else 1
+    return limit_factor(setting.k / setting.n) / shrunk / (1 - 2 * setting.noise) ** 2
 
 
 def theorem_log10_n(epsilon: float) -> float:
