@@ -51,7 +51,7 @@ CASES: Sequence[tuple[str, Json]] = (
     ("modulo 5", {"n": 16, "k": 4, "modulus": 5}),
     ("modulo 5", {"n": 24, "k": 4, "modulus": 5}),
 )
-"""Name and options of each case. They were chosen before any of them was run at its predicted number of samples."""
+"""Name and options of each case. They were fixed after a trial of a few seeds each."""
 
 
 def settings() -> list[SolveOptions]:
@@ -190,7 +190,7 @@ def gates(sizes: Sequence[tuple[int, int]] = ((64, 16), (1024, 16), (256, 128)))
                 keys = levels.level_end[1]
                 found.append({
                     "operation": "AND" if operation == "and" else "OR of ANDs",
-                    "n": n, "centered": centered, "bias": bias, "child": child.mean * keys,
+                    "n": n, "k": k, "centered": centered, "bias": bias, "child": child.mean * keys,
                     "share": largest.mean / child.mean,
                     "key": names[largest.kind],
                     "samples": samples_between([child, *others], keys * levels.width(2)),

@@ -30,7 +30,9 @@ values 0 and 1 and c = AND of two independent nodes, \(\operatorname{Cov}(c, g) 
 
 So a rate that moves the children to K, as the paper's and the calibrated one do, moves grandchildren beyond K/2. They
 round to K as well, with any number of samples, and the layer is not recovered. Parity has ρ = 0: a leaf and a parity above
-it are uncorrelated. Neither a link, nor a bias, nor centering changes ρ, which is a ratio of covariances.
+it are uncorrelated. Neither a link nor a bias changes ρ, which is a ratio of covariances. Without centering, all keys of a
+level have an additional step of the same size, \(-E[(\varphi - b_m)\varphi']\,E[b_j - z]/M\) to leading order, which may
+help or harm.
 
 **What a rate can repair.** With a lower rate, which moves the children to \(K/(1+\rho)\), children round to K and
 grandchildren to 0. The threshold is then half-way between them: noise may be \((1-\rho)/2\) of a child's step, in place of
