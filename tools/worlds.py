@@ -22,7 +22,7 @@ from internalize.parity.experiments.phase import read_cells
 from internalize.parity.experiments.sweep import sweep
 from internalize.parity.options import Noisy, SolveOptions, StepOptions
 from internalize.parity.task.tree import Levels
-from internalize.parity.theory.and_or import expected_steps, samples_between
+from internalize.parity.theory.and_or import Operation, expected_steps, samples_between
 from internalize.parity.theory.prediction import Setting
 from internalize.random_words import parse_seeds
 from internalize.report import comparison_tables as columns
@@ -181,7 +181,8 @@ def gates(sizes: Sequence[tuple[int, int]] = ((64, 16), (1024, 16), (256, 128)))
     """Return a row per tree, size, centering and bias: the exact steps of stage 2."""
     found: list[Json] = []
     names = {"inside": "a leaf below it", "outside": "a node elsewhere", "irrelevant": "a bit elsewhere"}
-    for operation, steep in (("and", 0.5), ("alternating", -0.5)):
+    trees: Sequence[tuple[Operation, float]] = (("and", 0.5), ("alternating", -0.5))
+    for operation, steep in trees:
         for n, k in sizes:
             for centered, bias in ((False, 0.0), (True, 0.0), (True, steep)):
                 levels = Levels(n, k)
