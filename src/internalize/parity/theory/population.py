@@ -390,7 +390,8 @@ def population(levels: Levels, link: Link = COSINE, kept: tuple[float, ...] = ()
     """Return the exact moments of every stage's gradient; ``kept`` has a share of each node, 1 if it is empty."""
     values, letters = (levels.T + 1.0) ** (levels.modulus - 1), levels.modulus**2
     copies = _LATTICES if levels.modulus == 2 else (levels.L + 3) * letters
-    check_memory(16.0 * copies * values, f"n={levels.n}, k={levels.k}, modulus={levels.modulus}")
+    world = f", modulus={levels.modulus}" if levels.modulus != 2 else ""
+    check_memory(16.0 * copies * values, f"n={levels.n}, k={levels.k}{world}")
     return tuple(stage_gradient(levels, stage, link, kept) for stage in range(levels.L))
 
 
