@@ -165,6 +165,28 @@ def noises(n: int = 128, k: int = 64) -> list[Json]:
     ]
 
 
+SUMS: Columns = {
+    "modulus": lambda row: str(row["modulus"]),
+    "n, k": lambda row: f"{row['n']}, {row['k']}",
+    "B at predicted 50 %": lambda row: str(row["samples"]),
+    "over 4 M ln(MN)": lambda row: f"{row['leading']:.2f}",
+    "over parity's B": lambda row: f"{row['parity']:.2f}",
+}
+"""The table of sums modulo p against parity."""
+
+
+def sums(sizes: Sequence[tuple[int, int, int]] = ((3, 16, 8), (3, 32, 16), (3, 128, 64), (5, 16, 4))) -> list[Json]:
+    """Return a row per modulus and size: predicted samples against their leading order and against parity's."""
+    found: list[Json] = []
+    for p, n, k in sizes:
+        setting, parity = Setting(n, k, modulus=p), Setting(n, k).samples_for(0.5) or math.inf
+        samples = setting.samples_for(0.5) or math.inf
+        leading = max(4 * stage.keys * math.log(stage.keys * stage.nodes) for stage in setting.gradients)
+        row = {"modulus": p, "n": n, "k": k, "samples": samples}
+        found.append({**row, "leading": samples / leading, "parity": samples / parity})
+    return found
+
+
 GATES: Columns = {
     "tree": lambda row: row["operation"],
     "n, k": lambda row: f"{row['n']}, {row['k']}",
@@ -207,6 +229,7 @@ def world_tables() -> dict[str, tuple[Columns, Sequence[columns.Row]]]:
         "worlds-again": (MEASURED, [row for row in measured if row["again"]]),
         "worlds-arity": (ARITIES, arities()),
         "worlds-noise": (NOISE, noises()),
+        "worlds-sums": (SUMS, sums()),
         "worlds-gates": (GATES, gates()),
     }
 
