@@ -143,6 +143,21 @@ class StageGradient:
             number for number, key in enumerate(self.classes) if key.kind == "child" and column in (None, key.column)
         ]
 
+    @cached_property
+    def owned(self) -> dict[tuple[int | None, Path], int]:
+        """Number of keys at each path in trees below columns of each kind; None for keys below no column."""
+        found: Counter[tuple[int | None, Path]] = Counter()
+        totals: Counter[Path] = Counter()
+        for key in self.classes:
+            if key.kind in ("child", "inside"):
+                found[key.column, key.path] += key.count * self.columns[key.column]
+            if key.column == 0:  # the keys of one column are all keys
+                totals[key.path] += key.count
+        owned = dict(found)
+        for path, total in totals.items():
+            owned[None, path] = total - sum(count for (_, other), count in found.items() if other == path)
+        return {place: count for place, count in owned.items() if count}
+
     @property
     def child_mean(self) -> float:
         """Mean of the expected gradient over all children."""

@@ -41,7 +41,6 @@ n^{2+ε}.
 """
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, cast
@@ -98,9 +97,14 @@ class Setting(StepOptions):
         return LabelNoise(self.noise, self.noisy)
 
     @property
+    def kept(self) -> tuple[float, ...]:
+        """E[label · true value] of every node; empty for true labels."""
+        return self.label_noise.kept(self.levels) if self.noise else ()
+
+    @property
     def gradients(self) -> tuple[StageGradient, ...]:
         """The exact moments of every stage."""
-        return population(self.levels, self.link_function, self.label_noise.kept(self.levels))
+        return population(self.levels, self.link_function, self.kept)
 
     @property
     def unit_rates(self) -> tuple[float, ...]:
@@ -115,8 +119,7 @@ class Setting(StepOptions):
     @property
     def default_amplitude(self) -> float:
         """The least integer K that bounds the final error and freezes trained layers (``freezing.py``)."""
-        kept = self.label_noise.kept(self.levels)
-        return _amplitude(self.levels, self.link_function, self.rate, self.grid, kept)
+        return _amplitude(self.levels, self.link_function, self.rate, self.grid, self.kept)
 
     @property
     def parameters(self) -> int:
@@ -282,24 +285,15 @@ def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> fl
     Each class has its threshold in standard deviations, and the share of its variance that all columns have in common.
     """
     below: dict[tuple[int, Path, bool], Reals] = {}
-    owned: Counter[tuple[int, Path]] = Counter()
-    totals: Counter[Path] = Counter()
     for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
-        own = key.kind in ("child", "inside")
         if key.kind != "child":
             rest = math.sqrt(max(1 - share, 1e-12))
-            below[key.column, key.path, own] = _log_cdf((threshold - math.sqrt(share) * _FACTOR) / rest)
-        if own:
-            owned[key.column, key.path] += key.count * gradient.columns[key.column]
-        if key.column == 0:  # the keys of one column are all keys
-            totals[key.path] += key.count
-    # A key in a tree is a child of one column or lies below it, and is outside all the others; or outside all of them.
-    keys: dict[tuple[int | None, Path], int] = {**owned}
-    for path, total in totals.items():
-        keys[None, path] = total - sum(count for (_, other), count in owned.items() if other == path)
+            below[key.column, key.path, key.kind == "inside"] = _log_cdf(
+                (threshold - math.sqrt(share) * _FACTOR) / rest
+            )
     nothing = np.zeros_like(_FACTOR)
     total = 0.0
-    for (column, path), count in keys.items():
+    for (column, path), count in gradient.owned.items():
         logs = nothing if column is None else below.get((column, path, True), nothing)
         for other, number in enumerate(gradient.columns):
             logs = logs + (number - (other == column)) * below.get((other, path, False), nothing)
