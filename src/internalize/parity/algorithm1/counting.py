@@ -144,12 +144,7 @@ def _chunks(
 
     for rows, flips, minus in one_ahead(drawn, range(samples.start, end, size)):
         of_nodes = _node_ones(tree, rows, stage, native) if stage else 0
-        S = tree.levels.level_end[stage] - 2 * (minus + of_nodes)
-        order, sizes, ends = _by_size(tree, S)
-        states = transposed(rows, order, room=tree.levels.level_end[stage + 1], native=native)
-        write_nodes(tree, states, stage + 1)
-        turned = np.packbits((order >= 0) & (S[order] < 0), bitorder="little").view("<u8").astype(np.uint64)
-        yield states, None if flips is None else transposed(flips, order, native=native), turned, sizes, ends
+        yield _sorted(tree, rows, flips, tree.levels.level_end[stage] - 2 * (minus + of_nodes), stage + 1, native)
 
 
 def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integers:
@@ -160,10 +155,13 @@ def _node_ones(tree: ParityTree, rows: Words, level: int, native: bool) -> Integ
     return ones(transposed(states, filled(n, M), native=native))[: len(rows)]
 
 
-def _by_size(tree: ParityTree, S: Integers) -> tuple[Integers, Integers, Integers]:
-    """Return an order of the samples by |S|, the different |S|, and for each the word before which its samples end.
+def _sorted(
+    tree: ParityTree, rows: Words, flips: Words | None, S: Integers, level: int, native: bool
+) -> tuple[Words, Words | None, Words, Integers, Integers]:
+    """Sort samples by |S|. The samples of each |S| begin a new word, and unused bits are 0.
 
-    The samples of each |S| begin a new word; −1 in the order stands for an unused bit.
+    Return the true states up to ``level``, one row per position; the flips of all nodes, if labels are noisy; the turned
+    samples; the different |S|, and for each the word before which its samples end.
     """
     size = np.abs(S)
     sizes = np.bincount(size).nonzero()[0]
@@ -174,4 +172,8 @@ def _by_size(tree: ParityTree, S: Integers) -> tuple[Integers, Integers, Integer
     by_size = np.argsort(size.astype(np.uint16 if tree.T < 2**16 else np.int64), kind="stable")
     order = np.full(ends[-1], -1)
     order[np.arange(len(S)) + np.repeat(ends - lengths - (counts.cumsum() - counts), counts)] = by_size
-    return order, sizes, ends // LONG
+    states = transposed(rows, order, room=tree.levels.level_end[level], native=native)
+    write_nodes(tree, states, level)
+    turned = np.packbits((order >= 0) & (S[order] < 0), bitorder="little").view("<u8").astype(np.uint64)
+    sorted_flips = None if flips is None else transposed(flips, order, native=native)
+    return states, sorted_flips, turned, sizes, ends // LONG

@@ -19,6 +19,7 @@ Only the samples of training are noisy. Held-out samples and tests have the true
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from internalize.parity.options import Noisy
 from internalize.parity.task.bitmatrix import LONG, Words
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.random_words import words
+
+_WORDS: Final = 2**21
+"""Random words that are held at a time: 16 MB."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,14 @@ class LabelNoise:
         """
         if not self.rate:
             return None
+        step = max(_WORDS // (tree.T - tree.n), 1)
+        blocks = (
+            self._block(tree, seed, first, min(step, start + count - first))
+            for first in range(start, start + count, step)
+        )
+        return np.concatenate([np.zeros((0, -(-(tree.T - tree.n) // LONG)), dtype=np.uint64), *blocks])
+
+    def _block(self, tree: ParityTree, seed: int, start: int, count: int) -> Words:
         nodes = tree.T - tree.n
         drawn = words(seed, "noise", start * nodes, count * nodes).reshape(count, nodes)
         found = drawn < np.uint64(self.rate * 2.0**64)
