@@ -99,7 +99,7 @@ def test_chains_without_room_are_counted_per_stage():
     """With --removal delete a shown chain takes more positions than a hidden one."""
     stages = measured(CURRICULA["delete"])
     whole, answered = (
-        [len(stages.sequence(chain, stages.hidden_units(chain, stage), 0).tokens) for chain in CHAINS]
+        [len(stages.sequence(chain, stages.hidden_units(chain, stage), (0,)).tokens) for chain in CHAINS]
         for stage in (0, stages.last)
     )
     positions = max(answered) - 1  # the last token is not fed back
@@ -124,7 +124,7 @@ def test_a_short_chain_may_show_steps_when_the_longest_is_hidden(monkeypatch: py
     assert stages.hidden == (0, 3, 4, 4)
 
     def write_the_truth(model: Any, text: Any, stages: Any, chains: Any, stage: int, *_: Any) -> list[list[int]]:
-        whole = (stages.sequence(c, stages.hidden_units(c, stage), stages.stage_slots[stage]).tokens for c in chains)
+        whole = (stages.at_stage(c, stage).tokens for c in chains)
         return [row[len(stages.prompt(c, stage).tokens) :] for c, row in zip(chains, whole, strict=True)]
 
     monkeypatch.setattr("internalize.lm.training.generation._generate", write_the_truth)
