@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internalize.lm.data.example import Example
+from internalize.lm.data.readers import write_examples
 from internalize.lm.data.tasks import Task, get_task
 from internalize.lm.options import CurriculumOptions, LmTrainOptions
 from internalize.lm.probe.patch import exchanged, exchanges, named_place
@@ -19,7 +20,7 @@ from internalize.report.figures.patching import draw_patching
 from internalize.storage.runs import Run
 from tests.asking import ask, refused
 from tests.lm_ragged import ARCHITECTURES, CHAINS, TEXT, make, measured
-from tests.lm_runs import TINY, untrained
+from tests.lm_runs import untrained
 
 
 def by_rest_of_the_chain(task: Task, example: Example, step: int, text: str) -> str:
@@ -141,6 +142,6 @@ def test_refusals(tmp_path: Path, solved: Path):
     hops = untrained(tmp_path / "hops", data="hops:hops=4")
     refused(f"lm patch {hops}", "does not say what an exchanged step implies", alone=False)
     refused(f"lm patch {solved} --examples 10", "must be at least 64")
-    (tmp_path / "data.txt").write_text("".join(f"{i} 0||1 #### 1\n" for i in range(99)))
-    refused(f"lm patch {model} --data {tmp_path / 'data.txt'}", "only a generated task says what", alone=False)
-    assert TINY.data == "parity:n=6,k=4"
+    bits = [Example(" ".join(f"{i:07b}"), ("1", "0"), "1", (1, 1)) for i in range(128)]
+    write_examples(tmp_path / "data.jsonl", bits)
+    refused(f"lm patch {model} --data {tmp_path / 'data.jsonl'}", "only a generated task says what", alone=False)
