@@ -40,6 +40,7 @@ _SIZES: Final[Mapping[Name, str]] = {
     ("lm", "eval"): "model=../made/lm|../made/lm/model examples=1|4 data=data.txt",
     ("lm", "ask"): "model=../made/lm|../made/lm/model questions=0|0+1 longest=1|4",
     ("lm", "probe"): "run=../made/lm examples=64 data=data.txt",
+    ("lm", "patch"): "run=../made/lm examples=64 data=data.txt",
     ("lm", "certify"): "run=../made/lm examples=64 only=answer|child-mass",
     ("lm", "compare"): f"{_LM} methods=log-icot budget=steps seeds=0 jobs=1",
 }
@@ -58,6 +59,7 @@ ANY_WORDS: Final = frozenset((("lm", "ask"),))
 RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
     ("lm", "probe"): 0.1,
+    ("lm", "patch"): 0.1,
     ("lm", "certify"): 0.1,
     ("compare",): 0.1,
     ("lm", "compare"): 0.05,
