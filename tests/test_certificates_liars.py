@@ -63,6 +63,7 @@ MUTATED = {mutant.name: mutant.mutate for mutant in mutants.MUTANTS}
 LIES = {
     "barrier": chained_loss,
     "collapse": mutants.wrong_sign,
+    "collapse-noise": MUTATED["gates all ones"],
     "curriculum": mutants.reversed_stages,
     "frozen-derivative": MUTATED["gates all ones"],
     "sensitivity": MUTATED["block shift applied twice"],
@@ -74,6 +75,7 @@ LIES = {
     "frozen-gradient": mutants.sloped,
     "theorem-max": mutants.halved,
     "theorem-l2": mutants.halved,
+    "theorem-oracle": few_samples,
     "theorem-probability": papers_constants,
     "symmetry": mutants.counting_hidden,
     "skipped-level": MUTATED["mask letting a node see itself"],
