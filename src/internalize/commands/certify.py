@@ -55,10 +55,9 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
         use_device("cpu", self.threads)
         world = self._world()
         found = {"certificates": violated_first(certify(world, self.only or None))}
-        unkept = {"out", "json", "threads"} | (
-            {"samples"} if self.samples is None else set()
-        )  # earlier folders have none
-        asked = {name: value for name, value in asdict(self).items() if name not in unkept}
+        asked = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
+        if self.samples is None:
+            del asked["samples"]  # folders of earlier versions do not have it
         config = {"n": self.n, "k": self.k, **asked}  # in the order of earlier folders
         if self.run is not None:
             own = {"n": world.tree.n, "k": world.tree.k, "link": world.link.name, "seed": world.seed}
