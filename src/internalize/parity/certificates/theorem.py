@@ -82,7 +82,7 @@ def oracle(world: World) -> Finding:
             found.append((min(0.0, found[-1][0]), f"the stored layer {stage + 1} is not recovered"))
     tolerated, where = min(found)
     small = 0 < tolerated < allowed
-    where += f"; it tolerates an error of {tolerated / allowed:.3g} n^(−2−ε/8)" if tolerated > 0 else ""
+    where += f"; it tolerates an error of {tolerated / allowed:.3g} n^(−2−ε/8)" if tolerated > 0 else _too_few(world)
     return Finding(tolerated if small else allowed, tolerated, where, vacuous=small)
 
 
@@ -134,7 +134,14 @@ def _error(world: World, power: int) -> Finding:
         where = f"10^{theorem_log10_n(world.epsilon):.0f}"
         K, n = world.algorithm.amplitude, world.tree.n
         reason = f"K={K:g} is too small at n={n}; the paper's is large enough beyond n = {where}"
-        required = world.tree.n ** (2 + world.epsilon)
-        if not measured <= (bound + ROUNDING) ** power and world.ranges and world.ranges[0][1] < required:
-            reason += f"; B={world.ranges[0][1]} is below n^(2+ε) = {required:.0f}, which the theorem requires"
+        if not measured <= (bound + ROUNDING) ** power:
+            reason += _too_few(world)
     return Finding(measured, (bound + ROUNDING) ** power, reason, vacuous=bound >= 1)
+
+
+def _too_few(world: World) -> str:
+    """Say, as the end of a reason, that there are fewer samples than the theorem requires; "" if there are enough."""
+    required = world.tree.n ** (2 + world.epsilon)
+    if not world.ranges or world.ranges[0][1] >= required:
+        return ""
+    return f"; B={world.ranges[0][1]} is below n^(2+ε) = {required:.0f}, which the theorem requires"
