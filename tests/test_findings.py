@@ -1,5 +1,6 @@
 """The pages show what is stored: tables and numbers are current, and the tools that store results keep them right."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_the_remainder_has_its_limit():
     """|R| n³ of the exact gradient at a child tends to 2c(2 + π²/2), at speed 1/n."""
     limit = cubed_remainder("limit")
     gaps = [limit - cubed_remainder(n) for n in (256, 1024, 4096)]
-    assert all(3.9 < a / b < 4.1 for a, b in zip(gaps, gaps[1:], strict=False))
+    assert all(3.9 < a / b < 4.1 for a, b in itertools.pairwise(gaps))
     gradient = Setting(256, 128).gradients[0]
     remainder = abs(float(gradient.mean[0]) + 2 * gradient.c / 256**2)
     assert cubed_remainder(256) == pytest.approx(remainder * 256**3, rel=1e-9)
