@@ -1,5 +1,6 @@
 """One stage for all levels: the columns of explicit CoT as layers, hidden loss; and random initial weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,10 @@ import torch
 
 from internalize import Curriculum
 from internalize.parity.adamw.ensemble import Training
-from internalize.parity.algorithm1.solve import solve
+from internalize.parity.algorithm1.recovery import quantize
+from internalize.parity.algorithm1.solve import setting_of, solve
+from internalize.parity.algorithm1.streaming import Samples
+from internalize.parity.algorithm1.weight_layouts import model_of, stages_of
 from internalize.parity.model.backward import LevelGradients
 from internalize.parity.model.cot import CoTTransformer
 from internalize.parity.model.link import get_link
@@ -94,3 +98,68 @@ def test_gradients_with_hidden_loss_are_those_of_the_printed_loss():
         torch.testing.assert_close(losses.sum(), loss.detach())
         for w, gradient in zip(model.W, wanted, strict=False):
             torch.testing.assert_close(w.grad, gradient)
+
+
+@pytest.mark.parametrize(("n", "k", "seed"), [(12, 4, 0), (16, 8, 1), (30, 16, 0), (30, 16, 1)])
+def test_algorithm_with_hidden_loss_takes_a_step_per_level(n: int, k: int, seed: int):
+    """One stage, whose input and loss never change, and log2 k steps; each recovers the next layer."""
+    options = SolveOptions(n=n, k=k, seed=seed, curriculum="none", hidden_loss=True, test_samples=500)
+    assert len({(stage.hidden, stage.supervised, stage.layers) for stage in stages_of(options)}) == 1
+    after: list[list[bool]] = []
+    model = model_of(options, ParityTree.draw(n, k, seed), setting_of(options))
+    found = solve(
+        options, on_stage=lambda now: after.append([model.recovered(now.weights, x) for x in range(len(now.weights))])
+    )
+    assert (found.solved, found.steps) == (True, k.bit_length() - 1)
+    assert found.max_error < 1e-6
+    assert after == [[layer <= step for layer in range(found.steps)] for step in range(found.steps)]
+    assert not solve(replace(options, hidden_loss=False)).solved
+
+
+def test_hidden_loss_gradients_are_those_of_the_whole_chain():
+    """Every layer up to the one in training, against the loss of the printed model; higher layers do not move."""
+    options = SolveOptions(n=9, k=8, curriculum="none", hidden_loss=True, dtype="float64")
+    tree = ParityTree.draw(9, 8, 2)
+    generator = torch.Generator().manual_seed(2)
+    W = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in LevelTransformer(9, 8).W]
+    samples = Samples(tree, 2, 0, 40, chunk=7, dtype=torch.float64)
+    sequence = add_trace(tree, draw_bits(9, 2, 0, 40, dtype=torch.float64))
+    for step, stage in enumerate(stages_of(options)):
+        model = set_weights(LevelTransformer(9, 8, dtype=torch.float64), W)
+        loss = stage_loss(model(stage_input(sequence, stage), stage.layers), sequence, stage)
+        wanted = torch.autograd.grad(loss, list(model.W))
+        found = model_of(options, tree, setting_of(options)).gradients(samples, W, stage, None)
+        for layer in range(3):
+            expected = wanted[layer] if layer <= step else torch.zeros_like(W[layer])
+            torch.testing.assert_close(found[layer], expected)
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16)])
+def test_layers_that_all_move_at_once_lose_their_children(n: int, k: int):
+    """The first step puts level 1 at least K above level 2 in every column of layer 3, so children get no weight."""
+    options = SolveOptions(n=n, k=k, curriculum="none", hidden_loss=True)
+    tree, setting = ParityTree.draw(n, k, 0), setting_of(options)
+    last = stages_of(options)[-1]  # moves all layers
+    W = [torch.zeros(w.shape, dtype=torch.float64) for w in LevelTransformer(n, k).W]
+    gradients = model_of(options, tree, setting).gradients(Samples(tree, 0, 0, 8000), W, last, None)
+    K = setting.amplitude
+    step = quantize(-K * setting.unit_rates[2] * gradients[2], K)
+    lowest, children = step[tree.levels.span(1)], step[tree.levels.span(2)]
+    assert bool((lowest.amin(dim=0) >= children.amax(dim=0) + K).all())
+    upper = gradients[1][n:]  # one step cannot tell the children of level 2 apart
+    assert float((upper - upper.mean(dim=0)).abs().max()) < 1e-7
+
+
+def test_hidden_loss_of_algorithm_1_from_the_command_line(tmp_path: Path):
+    out, words = tmp_path / "run", "solve --n 12 --k 4 --curriculum none --hidden-loss --snapshots"
+    first = ask(f"{words} --out {out}")
+    assert (first["exact_recovery"], first["steps"]) == (True, 2)
+    assert Run(out).config["hidden_loss"] is True
+    assert ask(f"{words} --out {out} --resume") == first
+    certified = {c["statement"]: c["verdict"] for c in ask(f"certify --run {out}", status=0)["certificates"]}
+    assert (certified["well-trained"], certified["theorem-max"]) == ("holds", "not applicable")
+    failed = ask(f"solve --n 16 --k 8 --curriculum none --hidden-loss --samples 20 --out {tmp_path}/few", status=1)
+    assert "the noise of B=20 samples" in failed["reason"]
+    assert "log-icot" in failed["reason"]
+    refused(f"solve --hidden-loss --out {tmp_path}/no", "hidden_loss needs --curriculum none")
+    refused(f"solve --curriculum none --hidden-loss --mask causal --out {tmp_path}/no", "hidden_loss needs")

@@ -238,6 +238,8 @@ class SolveOptions(MaskOption, StepOptions):
     writes its chain."""
     skip: tuple[int, ...] = ()
     """For log-icot: levels from 1 without a stage of their own."""
+    hidden_loss: bool = False
+    """For --curriculum none: keep the loss on hidden nodes, and take log2 k steps. Step t moves the layers up to t."""
     gates: FixedGates = "paper"
     """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes."""
     transfer: bool = False
@@ -274,6 +276,10 @@ class SolveOptions(MaskOption, StepOptions):
             )
         if self.transfer and self.curriculum != "cot":
             raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
+        if self.hidden_loss and (self.curriculum, self.mask, self.gates) != ("none", "level", "paper"):
+            raise InputError(
+                "hidden_loss needs --curriculum none, which hides every node from the start, and the paper's mask and gates"
+            )
         if self.curriculum == "cot" and (self.mask, self.gates) != ("level", "paper"):
             raise InputError(
                 f"mask={self.mask}, gates={self.gates}: --curriculum cot has its own one-layer model (section 1.1)"
