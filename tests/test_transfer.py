@@ -16,6 +16,7 @@ from internalize.parity.model.backward import LevelGradients
 from internalize.parity.model.cot import CoTTransformer
 from internalize.parity.model.link import get_link
 from internalize.parity.model.loss import stage_loss
+from internalize.parity.model.sparse import SparseModel
 from internalize.parity.model.transformer import LevelTransformer, set_weights
 from internalize.parity.model.weights import columns_as_layers
 from internalize.parity.options import SolveOptions, TrainOptions
@@ -163,3 +164,43 @@ def test_hidden_loss_of_algorithm_1_from_the_command_line(tmp_path: Path):
     assert "log-icot" in failed["reason"]
     refused(f"solve --hidden-loss --out {tmp_path}/no", "hidden_loss needs --curriculum none")
     refused(f"solve --curriculum none --hidden-loss --mask causal --out {tmp_path}/no", "hidden_loss needs")
+
+
+def test_training_on_the_chain_ends_with_layers_if_transferred(tmp_path: Path):
+    """The run is that of explicit CoT in everything but its final weights, which answer in one pass with its errors."""
+    words = "train --n 12 --k 8 --curriculum cot --steps 60 --eval-samples 300 --seed 1"
+    plain, moved = ask(f"{words} --out {tmp_path}/cot"), ask(f"{words} --transfer --out {tmp_path}/run")
+    same = ("accuracy", "l2_error", "max_error", "min_child_attention", "steps")
+    assert [moved[name] for name in same] == [plain[name] for name in same]
+    assert moved["accuracy"] > 0.99
+    run = Run(tmp_path / "run")
+    assert {name: tuple(w.shape) for name, w in run.weights().items()} == {"W1": (12, 4), "W2": (16, 2), "W3": (18, 1)}
+    bits = draw_bits(12, 1, 0, 300, "validation")
+    truth = add_trace(ParityTree.draw(12, 8, 1), bits)[:, -1]
+    error = SparseModel.of(run)(bits) - truth
+    assert float(error.square().mean()) == pytest.approx(plain["l2_error"], abs=1e-6)
+    assert ask(f"{words} --transfer --out {tmp_path}/run --resume") == moved
+    judged = ask(f"certify --run {tmp_path}/run --only gating curriculum")["certificates"]
+    assert {c["statement"]: c["verdict"] for c in judged} == {"gating": "holds", "curriculum": "not applicable"}
+    refused(f"train --transfer --out {tmp_path}/no", "transfer belongs to --curriculum cot")
+
+
+def test_transfer_and_hidden_loss_are_compared_like_curricula(tmp_path: Path):
+    words = "--sizes 8,4 --methods log-icot transfer hidden-loss --seeds 0:2 --lr 0.1 --steps 40 --batch 100"
+    found = ask(f"compare {words} --eval-samples 200 --repeats 1 --jobs 1 --out {tmp_path}/out")
+    rows = {(row["optimizer"], row["method"]): row for row in found["rows"]}
+    assert len(rows) == 6
+    assert {row["solved"] for row in rows.values()} == {2}
+    assert {row["passes"] for row in rows.values()} == {1}
+    assert {method: rows["adamw", method]["stages"] for _, method in rows} == {
+        "log-icot": 2,
+        "transfer": 1,
+        "hidden-loss": 1,
+    }
+    assert {method: rows["algorithm-1", method]["steps_to_99"] for _, method in rows} == {
+        "log-icot": 2,
+        "transfer": 1,
+        "hidden-loss": 2,
+    }
+    equal = {row["budget_samples"] for (optimizer, _), row in rows.items() if optimizer == "algorithm-1"}
+    assert len(equal) == 1

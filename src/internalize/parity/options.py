@@ -154,6 +154,8 @@ class TrainOptions(SampleOptions, ParityModelOptions):
     learned from weights of 0."""
     hidden_loss: bool = False
     """Keep the loss on hidden nodes. With --curriculum none, all levels are then learned in one stage."""
+    transfer: bool = False
+    """For --curriculum cot: at the end, copy the columns of the one layer into layers, which answer in one pass."""
     init_std: float = 0.0
     """Standard deviation of the initial attention weights. 0 is the paper's start, from which training cannot tell the
     nodes of a hidden level apart."""
@@ -186,6 +188,8 @@ class TrainOptions(SampleOptions, ParityModelOptions):
             raise InputError(
                 "hidden_loss needs the paper's model with layers: no learned parts, other mask, gates or cot"
             )
+        if self.transfer and self.curriculum != "cot":
+            raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold={self.threshold} is a share of samples, above 0 and at most 1")
         at_least = {"steps": 0, "batch": 1, "eval_every": 1, "eval_samples": 1}

@@ -310,6 +310,7 @@ def predict(
     - *icot*: the first stage of a level is the stage of Log-ICoT; the others are idle (``freezing.py``).
     - *cot*, also with transfer: one step. A column sees the true values below its level, as in the stage of that level,
       and has its rate. All levels share one batch; the model takes them to be independent.
+    - *none* with hidden loss: log2 k steps. What the losses of higher levels add to a layer's step is neglected.
     """
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1 (B of Algorithm 1)")
@@ -317,25 +318,22 @@ def predict(
         raise InputError("grid=none is not 1 or K: the prediction is that rounding recovers every child (section 2)")
     steps = len(parity_stages(setting.levels, curriculum)) if not hidden_loss else setting.levels.L
     found = _of_log_icot(setting, samples, epsilon)
-    if why := without_prediction(curriculum, setting.levels, hidden_loss=hidden_loss):
+    if not hidden_loss and (why := without_prediction(curriculum, setting.levels)):
         none = dict.fromkeys(
             ("samples_50", "samples_99", "samples_default", "success_probability", "stage_success_probability", "note")
         )
-        chunk = None if hidden_loss else _of_chunk(curriculum, setting)
-        return replace(found, **none, steps=steps, chunk_noise_over_signal=chunk, reason=why)
+        return replace(found, **none, steps=steps, chunk_noise_over_signal=_of_chunk(curriculum, setting), reason=why)
+    if hidden_loss:
+        note = "with hidden loss, the gradient that the levels above add to a layer's step is neglected"
+        found = replace(found, note=f"{note}; {found.note}" if found.note else note)
     total = found.samples_default
     return replace(found, steps=steps, samples_total=None if total is None else steps * total)
 
 
-def without_prediction(curriculum: Curriculum, levels: Levels, *, hidden_loss: bool = False) -> str | None:
+def without_prediction(curriculum: Curriculum, levels: Levels) -> str | None:
     """Say in one line why a curriculum has no number of samples under Algorithm 1; None if it has one."""
     if levels.L == 1:
         return None
-    if hidden_loss:
-        return (
-            "with hidden loss the levels above add their own gradient to a layer's step, whose noise is not computed; "
-            "measured, the samples of log-icot are enough"
-        )
     if curriculum.method == "none":
         return (
             "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
