@@ -242,9 +242,8 @@ def of_stages(row: columns.Row) -> str:
     skipped = len(row.get("skip", ()))
     levels = int(row["k"]).bit_length() - 1
     if not skipped:
-        return {"none": "everything at once", "transfer": "transfer from CoT", "hidden-loss": "hidden loss"}.get(
-            row["method"], row["method"]
-        )
+        named = {"none": "everything at once", "transfer": "transfer from CoT", "hidden-loss": "hidden loss"}
+        return named.get(method := str(row["method"]), method)
     return "without the level below the root" if row["skip"] == [levels - 1] else "chunks of two levels"
 
 
