@@ -169,12 +169,14 @@ def test_hidden_loss_of_algorithm_1_from_the_command_line(tmp_path: Path):
 def test_training_on_the_chain_ends_with_layers_if_transferred(tmp_path: Path):
     """The run is that of explicit CoT in everything but its final weights, which answer in one pass with its errors."""
     words = "train --n 12 --k 8 --curriculum cot --steps 60 --eval-samples 300 --seed 1"
-    plain, moved = ask(f"{words} --out {tmp_path}/cot"), ask(f"{words} --transfer --out {tmp_path}/run")
+    plain, moved = ask(f"{words} --out {tmp_path}/cot"), ask(f"{words} --transfer --snapshots --out {tmp_path}/run")
     same = ("accuracy", "l2_error", "max_error", "min_child_attention", "steps")
     assert [moved[name] for name in same] == [plain[name] for name in same]
     assert moved["accuracy"] > 0.99
     run = Run(tmp_path / "run")
     assert {name: tuple(w.shape) for name, w in run.weights().items()} == {"W1": (12, 4), "W2": (16, 2), "W3": (18, 1)}
+    for _, snapshot in run.snapshots():
+        assert set(snapshot) == {"W1", "W2", "W3"}
     bits = draw_bits(12, 1, 0, 300, "validation")
     truth = add_trace(ParityTree.draw(12, 8, 1), bits)[:, -1]
     error = SparseModel.of(run)(bits) - truth

@@ -274,7 +274,7 @@ def _train(
         for number, run in enumerate(runs):
             run.append_metrics(training.latest[number])
             if training.seeds[number] in snapshots:
-                run.save_snapshot(training.done, training.weights(number))
+                run.save_snapshot(training.done, _weights(training, number))
         report(TrainProgress(training.done, training.total, len(training.stages), training.latest))
 
     def save() -> None:
@@ -309,13 +309,18 @@ def _train(
 
     results = [_result(training, number) for number in range(len(training.seeds))]
     for number, run in enumerate(runs):
-        weights = training.weights(number)
-        if training.options.transfer:
-            layers = columns_as_layers(weights["W"], training.levels)
-            weights = dict(zip(weight_shapes(training.levels, "level"), layers, strict=True))
-        run.save_weights(weights)
+        run.save_weights(_weights(training, number))
         run.finish(results[number])
     return results
+
+
+def _weights(training: Training, number: int) -> Mapping[str, Tensor]:
+    """Return the weights of one run as its files hold them: with transfer, as layers."""
+    weights = training.weights(number)
+    if not training.options.transfer:
+        return weights
+    layers = columns_as_layers(weights["W"], training.levels)
+    return dict(zip(weight_shapes(training.levels, "level"), layers, strict=True))
 
 
 def _result(training: Training, number: int) -> Json:
