@@ -32,6 +32,7 @@ from internalize.parity import (
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.options import Grid
+from internalize.parity.theory.chunks import chunk_signal
 from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass, steepness
 from internalize.parity.theory.population import KeyClass, _characteristic, _laws, population, stage_gradient
 from internalize.parity.theory.prediction import (
@@ -414,3 +415,36 @@ def test_default_amplitude_is_the_least(n: int, k: int, grid: Grid):
 
     assert holds(setting.default_amplitude)
     assert not holds(setting.default_amplitude - 1)
+
+
+def test_a_curriculum_changes_the_number_of_steps_or_has_a_reason():
+    """ICoT repeats idle stages, explicit CoT takes one step for all levels; the rest have no prediction, and say why."""
+    setting = Setting(30, 16)
+    plain = predict(setting, 2000)
+    assert plain.steps == 4
+    assert plain.samples_default == setting.samples_for(1e-6)
+    assert plain.samples_total == 32152
+    icot, cot = (predict(setting, 2000, curriculum=Curriculum(method)) for method in ("icot", "cot"))
+    assert (icot.steps, cot.steps) == (15, 1)
+    assert cot.samples_total == plain.samples_default
+    assert icot.success_probability == cot.success_probability == plain.success_probability
+    hidden = predict(setting, 2000, curriculum=Curriculum("none"), hidden_loss=True)
+    assert (hidden.steps, hidden.samples_99) == (4, plain.samples_99)
+    assert "neglected" in (hidden.note or "")
+    for unpredicted, words in (
+        (predict(setting, 2000, curriculum=Curriculum("none")), "Proposition 1"),
+        (predict(setting, 2000, curriculum=Curriculum(skip=(1,))), "skip=(1,)"),
+    ):
+        assert words in (unpredicted.reason or "")
+        assert unpredicted.samples_50 is unpredicted.samples_total is unpredicted.success_probability is None
+        assert unpredicted.signal == plain.signal
+    assert predict(Setting(8, 2), curriculum=Curriculum("none")).samples_50 == Setting(8, 2).samples_for(0.5)
+
+
+def test_the_pace_of_a_skipped_first_level_is_shown():
+    """Noise over signal of layer 1 where the first stage reads level 2; nothing where it reads level 1."""
+    found = [
+        predict(Setting(30, 16), curriculum=Curriculum(skip=skip)).chunk_noise_over_signal for skip in ((1,), (2,))
+    ]
+    exact = chunk_signal(Levels(30, 16))
+    assert found == [pytest.approx(exact.noise[0] / exact.signal[0]), None]

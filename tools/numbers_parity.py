@@ -287,6 +287,20 @@ def runs(name: str) -> Json:
     return {"all": sum(r["cells"] for r in rows), "seeds": seeds}
 
 
+def pace_growth() -> Json:
+    """Return by what factor the updates of a chunk grow over n, predicted and measured, and the worst ratio of both."""
+    found = [r for r in stored("stages-pace")["half"] if r["measured"]]
+    growth = {name: found[-1][name] / found[0][name] for name in ("predicted", "measured")}
+    return growth | {"most": max(r["predicted"] / r["measured"] for r in found)}
+
+
+def chunk_reach(count: int) -> int:
+    """Return the largest n up to which the rule for updates allows a chunk of ``count`` levels in the phase diagram."""
+    skip = "+".join(map(str, range(1, count)))
+    (found,) = {r["predicted"] for r in stored("stages-phase")["half"] if r["skip"] == skip and r["predicted"]}
+    return found
+
+
 def hopeless_amplitude() -> int:
     """Return the largest K at which no run of the sweep over K succeeds."""
     rows = stored("phase-rounding")["rows"]

@@ -39,12 +39,18 @@ from torch import Tensor
 from internalize.errors import InputError
 from internalize.parity.algorithm1.recovery import StageRecord, quantize, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
-from internalize.parity.algorithm1.weight_layouts import FORMS, LevelModel, form_of, stages_of
+from internalize.parity.algorithm1.weight_layouts import LevelModel, form_of, model_of, stages_of
 from internalize.parity.model.weights import columns_as_layers
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import off_child_mass
-from internalize.parity.theory.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
+from internalize.parity.theory.prediction import (
+    DEFAULT_FAILURE,
+    Setting,
+    impossible,
+    theorem_log10_n,
+    without_prediction,
+)
 from internalize.random_words import normals
 
 _LEAKS = 0.75
@@ -160,13 +166,13 @@ def solve(
     if (tree.n, tree.k) != (options.n, options.k):
         raise InputError(f"the tree has n={tree.n}, k={tree.k}, but the options have n={options.n}, k={options.k}")
     setting, B = setting_of(options), samples_of(options)
-    model, stages = FORMS[form_of(options)](tree, setting, options), stages_of(options)
+    model, stages = model_of(options, tree, setting), stages_of(options)
     K, unit = setting.amplitude, {"K": setting.amplitude, "1": 1.0, "none": 0.0}[setting.grid]
     W = list(begun.weights) if begun else model.start()
     records = list(begun.records) if begun else []
     train = Samples(tree, options.seed, 0, B, "train", options.chunk, getattr(torch, options.dtype), options.device)
     for number, stage in list(enumerate(stages))[len(records) :]:
-        layer, rate = stage.layers - 1, model.rate(stage)
+        layer, rate = stage.trained, model.rate(stage)
         errors = _random_errors(options, W, number)
         slack = [unit / 2 / float(torch.as_tensor(rate).max()) - float(error.abs().max()) for error in errors]
         samples = replace(train, start=number * B)
@@ -247,12 +253,8 @@ def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
 
 def _departure(options: SolveOptions, stage: int) -> str | None:
     """Say which condition of recovery a request drops; None if none. Gates matter only after the first stage."""
-    if options.curriculum == "none":
-        return (
-            "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
-        )
-    if options.skip:
-        return f"skip={options.skip}: a stage takes one step, which cannot train the layers of two levels"
+    if not options.hidden_loss and (why := without_prediction(options.schedule(), Levels(options.n, options.k))):
+        return why
     if options.gates == "ones" and stage > 1:
         return "with gates=ones every layer overwrites the input bits, which collapse (Lemma 1)"
     if options.gates == "cot" and stage > 1:

@@ -39,7 +39,7 @@ for which this holds. For fixed k, N is fixed too, and the factor tends to 16. T
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, cast
 
@@ -48,10 +48,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.parity.model.link import Link, get_link
 from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
+from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels
+from internalize.parity.theory.chunks import chunk_signal
 from internalize.parity.theory.freezing import default_amplitude
 from internalize.parity.theory.population import StageGradient, population
 
@@ -59,6 +62,8 @@ Reals = NDArray[np.float64]
 
 DEFAULT_FAILURE: Final = 1e-6
 """Failure probability for which the default number of samples is chosen."""
+_PAPERS: Final = Curriculum()
+"""Log-ICoT, by levels."""
 _MANY: Final = 1e15
 """A number of samples that stands for infinity."""
 
@@ -283,12 +288,15 @@ class Prediction:
     theorem_log10_n: float
     success_probability: float | None = None
     stage_success_probability: tuple[float, ...] | None = None
+    steps: int | None = None
+    samples_total: int | None = None
+    chunk_noise_over_signal: float | None = None
     reason: str | None = None
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers, without the keys that were not requested."""
-        required = ("samples_50", "samples_99", "samples_default")
+        required = ("samples_50", "samples_99", "samples_default", "samples_total")
         return {
             name: list(cast(tuple[float, ...], value)) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
@@ -296,12 +304,68 @@ class Prediction:
         }
 
 
-def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) -> Prediction:
-    """Return the exact signal and noise of every stage, and the modeled samples for success and vice versa."""
+def predict(
+    setting: Setting,
+    samples: int | None = None,
+    epsilon: float = 1.0,
+    curriculum: Curriculum = _PAPERS,
+    *,
+    hidden_loss: bool = False,
+) -> Prediction:
+    """Return the exact signal and noise of every level, and the modeled samples for success and vice versa.
+
+    A curriculum differs from Log-ICoT only in its steps, or has no prediction (``without_prediction``):
+
+    - *icot*: the first stage of a level is the stage of Log-ICoT; the others are idle (``freezing.py``).
+    - *cot*, also with transfer: one step. A column sees the true values below its level, as in the stage of that level,
+      and has its rate. All levels share one batch; the model takes them to be independent.
+    - *none* with hidden loss: log2 k steps. What the losses of higher levels add to a layer's step is neglected.
+    """
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1 (B of Algorithm 1)")
     if setting.grid == "none":
         raise InputError("grid=none is not 1 or K: the prediction is that rounding recovers every child (section 2)")
+    steps = len(parity_stages(setting.levels, curriculum)) if not hidden_loss else setting.levels.L
+    found = _of_log_icot(setting, samples, epsilon)
+    if not hidden_loss and (why := without_prediction(curriculum, setting.levels)):
+        none = dict.fromkeys(
+            ("samples_50", "samples_99", "samples_default", "success_probability", "stage_success_probability", "note")
+        )
+        return replace(found, **none, steps=steps, chunk_noise_over_signal=_of_chunk(curriculum, setting), reason=why)
+    if hidden_loss:
+        note = "with hidden loss, the gradient that the levels above add to a layer's step is neglected"
+        found = replace(found, note=f"{note}; {found.note}" if found.note else note)
+    total = found.samples_default
+    return replace(found, steps=steps, samples_total=None if total is None else steps * total)
+
+
+def without_prediction(curriculum: Curriculum, levels: Levels) -> str | None:
+    """Say in one line why a curriculum has no number of samples under Algorithm 1; None if it has one."""
+    if levels.L == 1:
+        return None
+    if curriculum.method == "none":
+        return (
+            "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
+        )
+    if curriculum.skip:
+        return (
+            f"skip={curriculum.skip}: a stage takes one step, which cannot train the layers of two levels, and the "
+            "columns of a skipped level stay equal"
+        )
+    return None
+
+
+def _of_chunk(curriculum: Curriculum, setting: Setting) -> float | None:
+    """Return noise over signal of layer 1 in a first stage of several levels; None if it has one, or no signal."""
+    levels = setting.levels
+    first = parity_stages(levels, curriculum)[0].layers
+    if first == 1 or levels.n == levels.k:
+        return None
+    found = chunk_signal(levels, get_link(setting.link), first)
+    return found.noise[0] / found.signal[0] if found.signal[0] > 0 else None
+
+
+def _of_log_icot(setting: Setting, samples: int | None, epsilon: float) -> Prediction:
     stages = [setting.stage_log_success(stage, samples) for stage in range(setting.levels.L)] if samples else None
     return Prediction(
         signal=tuple(gradient.signal for gradient in setting.gradients),
