@@ -197,6 +197,7 @@ def check_graph(task: Reachability, example: Example) -> None:
     assert edges == task.edges == example.question.count(" is a ") + example.question.count(" > ")
     assert len(graph.keys() | {end for ends in graph.values() for end in ends}) == task.nodes
     assert not any(node in reached(graph, node) for node in graph), "there are no cycles"
+    assert not any(end == start or end in PEOPLE for ends in graph.values() for end in ends), "no fact leads to a start"
     found = reached(graph, start)
     assert [candidate for candidate in candidates if candidate in found] == [example.answer]
     (walk,) = walks(graph, start, example.answer)
