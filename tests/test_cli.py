@@ -319,6 +319,7 @@ COMMANDS = {
     "lm eval --model M": "json out seed device threads",
     "lm ask MODEL": "json out device threads",
     "lm probe RUN": "json out seed device threads",
+    "lm patch RUN": "json out seed device threads",
     "lm certify RUN": "json out seed device threads",
     "lm compare": "json out seeds resume jobs device threads",
 }

@@ -140,6 +140,23 @@ def test_children_are_what_a_step_is_computed_from(task: Any, combine: Callable[
             assert value == combine([values[child] for child in children])
 
 
+@settings(max_examples=40)
+@given(SEEDS, st.sampled_from(["S3", "A5", "Z7", "Z2"]), st.integers(2, 9), st.data())
+def test_another_product_continues_with_the_rest_of_the_question(
+    seed: int, group: str, length: int, data: st.DataObject
+):
+    example, other = WordProblem(group, length, 0, seed).examples("test", 3, 2)
+    step = data.draw(st.integers(0, length - 2))
+    rest = example.question.split()[step + 1 :]
+    if group[0] == "Z":
+        expected = str((int(other.steps[step]) + sum(map(int, rest))) % int(group[1:]))
+    else:
+        expected = reduce(after, [other.steps[step], *rest])
+    assert WordProblem(group, length).implied(example, step, other.steps[step]) == expected
+    if group == "Z2":
+        assert Parity(length, length, chain="running").implied(example, step, other.steps[step]) == expected
+
+
 def test_children_of_different_lengths_are_not_known():
     assert WordProblem("S3", 5, fewest=3).children is None
     assert WordProblem("S3", 5, fewest=5).children == WordProblem("S3", 5).children

@@ -250,6 +250,53 @@ def test_independent_limit_by_hand():
     assert math.exp(setting.log_success(B)) < one_child * others + 0.01
 
 
+def test_strict_recovery_by_hand():
+    """With one column, strict recovery is a product of probabilities of intervals around K and 0."""
+    setting = Setting(20, 2)
+    gradient, B = setting.gradients[0], 1000
+    scale = unit_rate(gradient, "calibrated")
+    deviation, mean = scale * np.sqrt(gradient.variance / B), -scale * gradient.mean
+    one_child = math.erf(0.5 / deviation[0] / math.sqrt(2))
+    low, high = (math.erf((side * 0.5 - mean[1]) / deviation[1] / math.sqrt(2)) for side in (-1, 1))
+    others = ((high - low) / 2) ** 18
+    strict = math.exp(setting.log_success(B, strict=True))
+    assert one_child**2 * others - 0.01 < strict < one_child * others + 0.01
+    assert strict < math.exp(setting.log_success(B)) - 0.05  # falling non-children are what differs
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16), (64, 4)])
+def test_strict_recovery_takes_more_samples(n: int, k: int):
+    setting = Setting(n, k)
+    for failure in (0.5, 1e-6):
+        usual, strict = setting.samples_for(failure), setting.samples_for(failure, strict=True)
+        assert usual is not None
+        assert strict is not None
+        assert strict > 1.05 * usual
+        assert -math.expm1(setting.log_success(strict, strict=True)) <= failure * (1 + 1e-6)
+    ratios = [
+        (Setting(m, m // 2).samples_for(0.5, True) or 0) / (Setting(m, m // 2).samples_for(0.5) or 1) for m in SIZES
+    ]
+    assert all(1 < b < a for a, b in itertools.pairwise(ratios))
+
+
+SIZES = (16, 64, 256)
+
+
+def test_strict_recovery_is_impossible_where_non_children_lie_on_the_boundary():
+    assert Setting(6, 4).samples_for(0.5, strict=True) is None
+    assert Setting(2, 2).samples_for(0.5, strict=True) is None  # all weights stay 0
+    assert Setting(2, 2).samples_for(0.5) == 1
+
+
+def test_a_random_oracle_may_not_move_the_other_layers_down_either():
+    setting = Setting(16, 8, oracle="random", oracle_error=0.05)
+    deviation = 0.2
+    usual, strict = (setting._log_kept(0, 0.5, deviation, strict) for strict in (False, True))
+    others = sum(stage.keys * stage.nodes - 2 * stage.nodes for stage in setting.gradients[1:])
+    tail = math.erfc(0.5 / deviation / math.sqrt(2))
+    assert strict - usual == pytest.approx(others * (math.log1p(-tail) - math.log1p(-tail / 2)))
+
+
 def test_the_law_of_samples():
     """B*(n)/(n ln n) grows to 32(1 + k/n), but logarithmically slowly, so only the trend is checked."""
     sizes = (64, 256, 1024, 4096, 16384)

@@ -266,6 +266,15 @@ LAW: Columns = {
     "successes at 0.8, 1, 1.25 B*": lambda row: ", ".join(f"{p['successes']}/{p['seeds']}" for p in row["points"]),
     "n³": lambda row: f"{row['n'] ** 3:.2g}",
 }
+STRICT: Columns = {
+    "n": lambda row: str(row["n"]),
+    "k": lambda row: str(row["k"]),
+    "B at 50 %, up to a shift": lambda row: str(row["shifted"]),
+    "B at 50 %, strictly": lambda row: str(row["samples"]),
+    "ratio": lambda row: f"{row['ratio']:.2f}",
+    "strict recovery measured there": share,
+    "standard errors": lambda row: f"{row['z']:+.1f}",
+}
 ORACLE: Columns = {
     "oracle": lambda row: row["oracle"],
     "n": lambda row: str(row["n"]),
@@ -280,7 +289,7 @@ ORACLE: Columns = {
 
 def finite_tables(found: Json) -> dict[str, str]:
     """Return the tables of `benchmarks/prediction_table.py`."""
-    own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
+    own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE, "strict": STRICT}
     return _written({name: (made, found[name]) for name, made in own.items()})
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay", "init", "scattered"]
+Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay", "init", "scattered", "patch"]
 
 # The position of a stream in this list is part of the generator's key, so stored results depend on it: append, never
 # reorder.

@@ -54,7 +54,7 @@ class Row:
     positions: list[int]
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """A part of a sequence after its prompt: shown tokens, or hidden ones with the number of slots in their place."""
 
     tokens: Sequence[int]
@@ -213,7 +213,7 @@ class TextStages:
         hidden, gaps = self.hidden_units(chain, stage), self.stage_gaps(stage)
         return self.sequence(chain, hidden, gaps, supervise_hidden=supervise_hidden)
 
-    def parts(self, chain: Chain, hidden: int, gaps: Sequence[int] | None) -> Iterator[Part]:
+    def parts(self, chain: Chain, hidden: int, gaps: Sequence[int] | None) -> Iterator[ChainPart]:
         """Yield the parts of a sequence after its prompt: by turns hidden tokens, perhaps none, and shown ones.
 
         Args:
@@ -228,8 +228,8 @@ class TextStages:
                 run += unit
                 continue
             slots = len(run) if gaps is None else at_or_last(gaps, shown)
-            yield Part(run, slots if self.options.padded else 0)
-            yield Part(unit, None)
+            yield ChainPart(run, slots if self.options.padded else 0)
+            yield ChainPart(unit, None)
             run, shown = [], shown + 1
 
     def _gone(self, units: int, hidden: int) -> Collection[int]:

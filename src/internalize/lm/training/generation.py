@@ -123,7 +123,7 @@ def generate_answers(
             if is_interleaved(stages, stage):
                 rows = generate_between_slots(model, text, stages, asked, stage, most, _positions(model))
             else:
-                rows = _generate(model, text, stages, asked, stage, most, forced)
+                rows = generate_rows(model, text, stages, asked, stage, most, forced)
             for i, ids in zip(some, rows, strict=True):
                 written = ids[: room[i]]
                 answers[i] = text.answer(written, direct=direct)
@@ -165,10 +165,13 @@ def _unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _generate(
+def generate_rows(
     model: Any, text: TextFormat, stages: TextStages, chains: Sequence[Chain], stage: int, most: int, forced: int | None
 ) -> list[list[int]]:
-    """Return the generated tokens of each chain, up to and including the end token, or ``forced`` tokens."""
+    """Return the generated tokens of each chain, up to and including the end token, or ``forced`` tokens.
+
+    The chains are one batch, in this order. Their input is the question and, with padding, the stage's first slots.
+    """
     from transformers import GenerationConfig
 
     rows = [stages.prompt(chain, stage) for chain in chains]

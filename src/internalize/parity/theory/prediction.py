@@ -25,15 +25,17 @@ A column is recovered if both children round to one value v and every other key 
 non-child's mean is negative, −2K/(n−2) at stage 1. A step below −K/2 does no harm, so only its upper threshold
 counts. In units of K, with h the grid, children must lie in [v − h/2, v + h/2] and all others below v − 1 + h/2.
 
-**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\),
-φ′ ≈ 2cz, and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with
-M keys and N columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\). It needs \(B \approx 16\,M \ln(MN)\).
-With k = κn and stages t → ∞ slowly, M → (1 + κ)n while N = κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So
-\(B^*(n)/(n \ln n) \to 32(1 + \kappa)\), which is 48 at k = n/2. The correlation ½ between columns does not change
-this limit: with n keys and n columns \(\sqrt{1/2}\,(x_j + y_{jm})\) attains
-\(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² independent entries, and ½ is the largest
-correlation for which this holds. For fixed k, N is fixed too, and the factor tends to 16. The theorem asks for
-n^{2+ε}.
+**Strict recovery** is the paper's w = K at the children and 0 elsewhere. Softmax does not see the difference, so Theorem
+1 is about recovery up to a shift. With ``strict`` children must lie in [1 − h/2, 1 + h/2] and all others in [−h/2, h/2].
+
+**The limit** is one of this model; it is not proved for Algorithm 1. At the paper's rate a non-child's step has
+variance \(2M/B\) in units of K² (\(E z^2 = 1/M\), φ′ ≈ 2cz, and (1 + b_m)² averages 2), so its threshold ½ is
+\(\sqrt{B/(8M)}\) standard deviations away. A stage with M keys and N columns has MN entries, whose maximum is near
+\(\sqrt{2 \ln MN}\). It needs \(B \approx 16\,M \ln(MN)\). With k = κn and stages t → ∞ slowly, M → (1 + κ)n while N =
+κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So \(B^*(n)/(n \ln n) \to 32(1 + \kappa)\), which is 48 at k = n/2. The correlation ½
+between columns does not change this limit: with n keys and n columns \(\sqrt{1/2}\,(x_j + y_{jm})\) attains
+\(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² independent entries, and ½ is the largest correlation
+for which this holds. For fixed k, N is fixed too, and the factor tends to 16. The theorem asks for n^{2+ε}.
 """
 
 import math
@@ -106,23 +108,26 @@ class Setting(StepOptions):
         """Number of weights in level form, over which an oracle's error is spread."""
         return sum(stage.keys * stage.nodes for stage in self.gradients)
 
-    def stage_log_success(self, stage: int, samples: float) -> float:
-        """Return the log of the modeled probability that a stage recovers its layer, if lower layers are recovered."""
+    def stage_log_success(self, stage: int, samples: float, strict: bool = False) -> float:
+        """Return the log of the modeled probability that a stage recovers its layer, if lower layers are recovered.
+
+        ``strict``: children must round to K and all others to 0, instead of that up to a shift of each column.
+        """
         gradient = self.gradients[stage]
         h = 1 / self.amplitude if self.grid == "1" else 1.0
         scale = self.unit_rates[stage]
         random = (scale * self.oracle_error) ** 2 / self.parameters if self.oracle == "random" else 0.0
         shift = scale * self.oracle_error if self.oracle == "adversarial" else 0.0
         if gradient.keys == 2:  # n = k = 2: nothing to learn (unit_rate); both weights must round to one value
-            return _log_same(math.sqrt(random), h) if shift < h / 2 else -math.inf
-        column = _column_log_success(gradient, scale, samples, h, random, shift)
-        kept = self._log_kept(stage, h / 2, math.sqrt(random)) if random else 0.0
+            return _log_same(math.sqrt(random), h) if shift < h / 2 and not strict else -math.inf
+        column = _column_log_success(gradient, scale, samples, h, random, shift, strict)
+        kept = self._log_kept(stage, h / 2, math.sqrt(random), strict) if random else 0.0
         return gradient.nodes * column + kept if shift < h / 2 else -math.inf
 
-    def _log_kept(self, stage: int, limit: float, deviation: float) -> float:
+    def _log_kept(self, stage: int, limit: float, deviation: float, strict: bool) -> float:
         """Return the log of the probability that a random oracle error alone moves no layer outside training.
 
-        A child's weight must not move in either direction; another weight may fall but not rise.
+        A child's weight must not move in either direction; another weight may fall but not rise, unless ``strict``.
         """
         layers = [gradient for index, gradient in enumerate(self.gradients) if index != stage]
         children = sum(2 * gradient.nodes for gradient in layers)
@@ -130,28 +135,28 @@ class Setting(StepOptions):
         tail = math.erfc(limit / deviation / math.sqrt(2))
         if tail >= 1:
             return -math.inf
-        return children * math.log1p(-tail) + others * math.log1p(-tail / 2)
+        return children * math.log1p(-tail) + others * math.log1p(-tail if strict else -tail / 2)
 
-    def log_success(self, samples: float) -> float:
+    def log_success(self, samples: float, strict: bool = False) -> float:
         """Return the log of the modeled probability that a run recovers every layer. Stages are independent."""
-        return sum(self.stage_log_success(stage, samples) for stage in range(self.levels.L))
+        return sum(self.stage_log_success(stage, samples, strict) for stage in range(self.levels.L))
 
-    def samples_for(self, failure: float) -> int | None:
+    def samples_for(self, failure: float, strict: bool = False) -> int | None:
         """Return the least B with at most this modeled failure probability; None if no B has it."""
-        return _samples_for(self, failure)
+        return _samples_for(self, failure, strict)
 
 
 @cache  # takes about a second, and every failed run of a setting needs it for its message
-def _samples_for(setting: Setting, failure: float) -> int | None:
+def _samples_for(setting: Setting, failure: float, strict: bool) -> int | None:
     wanted = math.log1p(-failure)
-    if setting.log_success(_MANY) < wanted:
+    if setting.log_success(_MANY, strict) < wanted:
         return None
-    if setting.log_success(1) >= wanted:
+    if setting.log_success(1, strict) >= wanted:
         return 1
     low, high = 1.0, _MANY
     while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if setting.log_success(middle) >= wanted else (middle, high)
+        low, high = (low, middle) if setting.log_success(middle, strict) >= wanted else (middle, high)
     return math.ceil(high)
 
 
@@ -182,7 +187,7 @@ def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid) -> float:
 
 
 def _column_log_success(
-    gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float
+    gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float, strict: bool
 ) -> float:
     """Return the log of the probability of recovering a column, with its share of the columns' common factors."""
     mean = -scale * gradient.mean
@@ -192,13 +197,13 @@ def _column_log_success(
     skewness = -(scale**3) * gradient.third / samples**2 / variance**1.5
     middle = h * round(float(mean[0]) / h)
     logs: list[float] = []
-    for step in range(-3, 4):
-        v = middle + h * step
+    for v in [1.0] if strict else [middle + h * step for step in range(-3, 4)]:
         low, high = ((v + side * (h / 2 - shift) - mean[0]) / math.sqrt(variance[0]) for side in (-1, 1))
         tie = _log_tie(covariance / variance[0], *(_unskewed(u, skewness[0]) for u in (low, high)))
         if tie > -math.inf:
-            threshold = _unskewed((v - 1 + h / 2 - shift - mean) / np.sqrt(variance), skewness)
-            others = _log_others(gradient, threshold, shared / variance)
+            upper = _unskewed((v - 1 + h / 2 - shift - mean) / np.sqrt(variance), skewness)
+            lower = _unskewed((shift - h / 2 - mean) / np.sqrt(variance), skewness) if strict else None
+            others = _log_others(gradient, upper, shared / variance, lower)
             logs.append(tie + others / gradient.nodes)
     return float(np.logaddexp.reduce(logs)) if logs else -math.inf
 
@@ -230,15 +235,19 @@ def _log_tie(correlation: float, low: float, high: float) -> float:
     return math.log1p(-outside) if outside < 1 else -math.inf
 
 
-def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> float:
-    """Return the log of P(no non-child reaches its threshold). Keys are independent, and so are columns given a factor.
+def _log_others(gradient: StageGradient, upper: Reals, shared: Reals, lower: Reals | None) -> float:
+    """Return the log of P(no non-child leaves its thresholds). Keys are independent, and so are columns given a factor.
 
-    Each class has its threshold in standard deviations, and the share of its variance that all columns have in common.
+    Each class has its thresholds in standard deviations, the lower one only if it is given, and the share of its
+    variance that all columns have in common.
     """
     below: dict[tuple[str, int], Reals] = {}
-    for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
-        rest = math.sqrt(max(1 - share, 1e-12))
-        below[key.kind, key.level] = _log_cdf((threshold - math.sqrt(share) * _FACTOR) / rest)
+    for index, (key, share) in enumerate(zip(gradient.classes, shared, strict=True)):
+        common, rest = math.sqrt(share) * _FACTOR, math.sqrt(max(1 - share, 1e-12))
+        inside = _log_cdf((upper[index] - common) / rest)
+        if lower is not None:
+            inside = inside + np.log(-np.expm1(np.minimum(_log_cdf((lower[index] - common) / rest) - inside, -1e-300)))
+        below[key.kind, key.level] = inside
     nothing = np.zeros_like(_FACTOR)
     total = 0.0
     for level in range(gradient.stage + 1):
@@ -335,7 +344,7 @@ def impossible(setting: Setting) -> str | None:
 
 
 def limit_factor(ratio: float) -> float:
-    """Return the limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
+    """Return the model's limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
     return 32 * (1 + ratio)
 
 

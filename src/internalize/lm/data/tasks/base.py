@@ -35,6 +35,10 @@ class Task(ABC):
         """
         return None
 
+    def implied(self, example: Example, step: int, text: str) -> str | None:
+        """Return the answer that a chain leads to if one step, counted from 0, has this text; None if not known."""
+        return None
+
     @abstractmethod
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
         """Return examples ``start`` … ``start + count − 1`` of a stream."""

@@ -79,6 +79,10 @@ class Parity(Task):
         below = (*self.secret, *nodes)
         return tuple(zip(below[0::2], below[1::2], strict=True))
 
+    def implied(self, example: Example, step: int, text: str) -> str:
+        """Return the answer with another value of a step: all that is computed from the step changes with it."""
+        return str(int(example.answer) ^ int(example.steps[step]) ^ int(text))
+
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
         """Return examples ``start`` … ``start + count − 1`` of a stream."""
         import numpy as np

@@ -78,6 +78,14 @@ class WordProblem(Task):
             return None
         return ((0,), *((self.length + i - 1, i) for i in range(1, self.length)))
 
+    def implied(self, example: Example, step: int, text: str) -> str:
+        """Return the answer with another value of a step: its product with the elements that come after the step."""
+        names, table = _elements(self.group), _products(self.group)
+        product = names.index(text)
+        for element in example.question.split()[step + 1 :]:
+            product = int(table[product, names.index(element)])
+        return names[product]
+
     def examples(self, stream: TaskStream, start: int, count: int) -> list[Example]:
         """Return examples ``start`` … ``start + count − 1`` of a stream."""
         import numpy as np
