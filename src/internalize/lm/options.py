@@ -255,8 +255,8 @@ class DataOptions:
 
     data: str = "parity:n=16,k=8"
     """A file (text, .jsonl, .json, .csv, .parquet), a data set (its folder, or hf:NAME:SPLIT), or a generated task:
-    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4, stories:steps=4. See
-    `internalize lm data --help`."""
+    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4, stories:steps=4, words:group=S5,length=16,
+    graph:hops=4, arithmetic:depth=3. See `internalize lm data --help`."""
     validation: str = ""
     """File or data set of held-out examples. Default: a part of the data."""
     skip_bad: bool = False

@@ -49,7 +49,8 @@ _TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
 def model_config(
     options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0, place: Place | None = None
 ) -> Any:
-    """Return the config of the model in the options, with ``longest`` positions; a new GPT-2 has ``spare`` more.
+    """Return the config of the model in the options, with ``longest`` positions. A new GPT-2 has ``spare`` more, or the
+    number in the options.
 
     ``place`` is that of the example with the most tokens.
     """
@@ -72,9 +73,11 @@ def model_config(
                 raise InputError(f"{options.model}: vocab_size={words}, but the data have {vocabulary} words")
             config._name_or_path = ""  # otherwise peft would look for it on the hub
         return config
+    if options.positions is not None and options.positions < longest:
+        raise InputError(f"positions={options.positions}, but the longest sequence of the data needs {longest}")
     new = GPT2Config(
         vocab_size=vocabulary,
-        n_positions=longest + spare,
+        n_positions=options.positions or longest + spare,
         n_layer=options.layers,
         n_embd=options.width,
         n_head=options.heads,
