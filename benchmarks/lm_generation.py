@@ -4,6 +4,10 @@ Both use the same model (the default of `lm train`), dtype, thread and number of
 a busy machine slows down both. The model is untrained, because the time per token does not depend on the weights.
 
     python benchmarks/lm_generation.py --repeats 5
+    python benchmarks/lm_generation.py --repeats 5 --interleaved
+
+With ``--interleaved`` it is instead generation with slots between the written steps (`thin`) over generation after
+slots at the front (`log-icot` without levels), at the stage that hides half of the chain, with equally many tokens.
 """
 
 import argparse
@@ -23,6 +27,7 @@ from internalize.lm.training.models import make_model, model_config
 from internalize.lm.training.quiet import quiet_transformers
 
 TASKS = ("parity:n=16,k=8", "multiply:digits=4")
+CHAINS = ("parity:n=30,k=16", "parity:n=64,k=32")
 
 
 class Case:
@@ -90,21 +95,50 @@ def measure(spec: str, dtype: str, batch: int, examples: int, repeats: int, *, h
     }
 
 
+def measure_interleaved(spec: str, batch: int, examples: int, repeats: int) -> dict[str, object]:
+    """Return the ratio of tokens per second, interleaved over front, at the stage that hides half of the chain."""
+    some = get_task(spec).examples("test", 0, examples)
+    tokenizer = word_tokenizer(some)
+    text = TextFormat(tokenizer)
+    chains = text.chains(some)
+    curricula = CurriculumOptions("log-icot", levels="steps"), CurriculumOptions("thin")
+    front, between = (TextStages.measure(curriculum, chains, text.slot) for curriculum in curricula)
+    config = model_config(LmModelOptions(), len(tokenizer), text.end, max(map(len, chains)) + 64)
+    model = make_model(LmModelOptions(), config, seed=0).eval()
+    tokens = len(chains[0].answer) + sum(map(len, chains[0].units)) // 2
+
+    def per_second(stages: TextStages) -> float:
+        began = time.perf_counter()
+        answers = generate_answers(model, text, stages, some, 1, batch=batch, longest=tokens)
+        return answers.generated_tokens / (time.perf_counter() - began)
+
+    per_second(front)
+    per_second(between)
+    pairs = [(per_second(front), per_second(between)) for _ in range(repeats)]
+    ratios = [own / other for other, own in pairs]
+    found = {"task": spec, "batch": batch, "tokens": tokens, "median": statistics.median(ratios)}
+    return {**found, "low": min(ratios), "high": max(ratios), "repeats": repeats}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--examples", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--interleaved", action="store_true")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     quiet_transformers()
-    rows = [
-        measure(spec, given.dtype, given.batch, given.examples, given.repeats, hidden=hidden)
-        for spec in TASKS
-        for hidden in (True, False)
-    ]
+    if given.interleaved:
+        rows = [measure_interleaved(spec, given.batch, given.examples, given.repeats) for spec in CHAINS]
+    else:
+        rows = [
+            measure(spec, given.dtype, given.batch, given.examples, given.repeats, hidden=hidden)
+            for spec in TASKS
+            for hidden in (True, False)
+        ]
     if given.json:
         print(json.dumps({"rows": rows}))
     else:

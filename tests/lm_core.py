@@ -50,7 +50,7 @@ def curricula(draw: st.DrawFn) -> CurriculumOptions:
         method=method,
         removal="pad" if padded else "delete",
         slots=draw(slot_rules) if padded else None,
-        keep_positions=not padded and draw(st.booleans()),
+        keep_positions=not padded and method != "thin" and draw(st.booleans()),
         side=draw(st.sampled_from(("left", "right"))) if linear and not padded else "left",
         cutoff=draw(st.none() | st.integers(1, 9)) if linear else None,
         smoothing=draw(st.sampled_from((0.5, 4.0, float("inf")))) if method != "cot" else float("inf"),

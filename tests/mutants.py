@@ -140,6 +140,20 @@ def biased(world: World) -> World:
     return replace(world, draw=draw)
 
 
+def drawn_twice(world: World) -> World:
+    def draw(start: int, count: int, stream: Stream) -> Tensor:
+        halves = world.draw(start // 2, count // 2 + 1, stream).repeat_interleave(2, dim=0)
+        return halves[start % 2 :][:count]
+
+    return replace(world, draw=draw)
+
+
+def drawn_at_every_stage(world: World) -> World:
+    """Give every stage the samples of the first, although their numbers differ."""
+    B = world.ranges[0][1]
+    return replace(world, draw=lambda start, count, stream: world.draw(start % B, count, stream))
+
+
 MUTANTS = (
     Mutant("gate one level too low", "gating", lambda world: shifted_gates(world, -1)),
     Mutant("gate one level too high", "gating", lambda world: shifted_gates(world, 1)),
@@ -178,6 +192,8 @@ MUTANTS = (
         "fresh-samples",
         lambda world: replace(world, ranges=(world.ranges[0],) * len(world.ranges)),
     ),
+    Mutant("every sample drawn twice", "fresh-samples", drawn_twice),
+    Mutant("the same bits drawn at every stage", "fresh-samples", drawn_at_every_stage),
     Mutant("bits biased to 0.6", "concentration", biased),
 )
 

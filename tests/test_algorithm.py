@@ -241,6 +241,21 @@ def test_half_of_the_runs_succeed_where_predicted(options: SolveOptions, seeds: 
     assert abs(success_rate(replace(options, samples=samples), range(seeds)) - 0.5) < 3.5 * 0.5 / math.sqrt(seeds)
 
 
+def test_half_of_the_runs_recover_strictly_where_predicted():
+    """Strict recovery means the weights K and 0 themselves. At n = 16 it takes more than twice the samples."""
+    base = SolveOptions(n=16, k=8, test_samples=1)
+    samples, seeds = setting_of(base).samples_for(0.5, strict=True), 80
+    found = 0
+    for seed in range(seeds):
+        options = replace(base, seed=seed, samples=samples)
+        wanted = recovered_weights(ParityTree.draw(16, 8, seed), "level", setting_of(options).amplitude)
+        result = solve(options)
+        strict = all(map(torch.equal, result.weights, wanted))
+        assert result.exact_recovery or not strict
+        found += strict
+    assert abs(found / seeds - 0.5) < 3.5 * 0.5 / math.sqrt(seeds)
+
+
 def test_oracle_error_is_predicted():
     """With random or adversarial error of the size predicted for 50 %, half of 50 seeds succeed."""
     for oracle in ("random", "adversarial"):

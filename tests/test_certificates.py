@@ -14,6 +14,7 @@ from internalize.curriculum import Method
 from internalize.errors import InputError
 from internalize.parity.adamw.train import train
 from internalize.parity.algorithm1.recovery import recovered_weights
+from internalize.parity.algorithm1.solve import solve
 from internalize.parity.algorithm1.solve_runs import solve_kept
 from internalize.parity.certificates import (
     STATEMENTS,
@@ -21,8 +22,10 @@ from internalize.parity.certificates import (
     World,
     barrier,
     certify,
+    collapse,
     concentration,
     sensitivity,
+    theorem,
     training,
 )
 from internalize.parity.options import SolveOptions, TrainOptions
@@ -73,6 +76,12 @@ def test_every_statement_holds_for_algorithm_1(size: tuple[int, int]):
 def test_nothing_is_violated_at_the_smallest_sizes_nor_with_other_settings(options: SolveOptions):
     names = [name for name in STATEMENTS if name != "barrier" or options.n < 12 or options.k == 2]  # it is slow
     assert not [found for found in certify(World.of_solve(options), names) if found.verdict == "violated"]
+
+
+def test_the_theorems_probability_holds_with_the_samples_that_it_asks_for():
+    names = ["theorem-oracle", "theorem-probability"]
+    found = certify(World.of_solve(SolveOptions(n=30, k=16, samples=27_000)), names)
+    assert [certificate.verdict for certificate in found] == ["holds", "holds"]
 
 
 def test_the_paper_verbatim_is_vacuous_or_violated_at_n_30():
@@ -199,6 +208,94 @@ def test_the_gradient_of_a_stage_is_the_one_of_its_loss(stage: int):
     assert gradient is not None
     found = training._gradient_at_zero(world, stage)
     torch.testing.assert_close(found, gradient[:, nodes.start : nodes.stop], rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SolveOptions(n=8, k=4, samples=1198),
+        SolveOptions(n=16, k=8, link="quartic", samples=3600, seed=3),
+        SolveOptions(n=16, k=8, mask="causal", samples=3600),
+        SolveOptions(n=12, k=4, grid="1", samples=20_000),
+        SolveOptions(n=8, k=4, K=4, samples=20_000),
+    ],
+    ids=str,
+)
+def test_the_tolerated_error_is_where_an_adversary_begins_to_succeed(options: SolveOptions):
+    """An oracle that knows the algorithm breaks a stage with a little more than the bound, and with less it does not."""
+    (found,) = certify(World.of_solve(options), ["theorem-oracle"])
+    assert found.bound is not None
+    assert found.bound > 0
+    for factor, recovered in ((0.999, True), (1.001, False)):
+        error = replace(options, oracle="adversarial", oracle_error=factor * found.bound)
+        assert solve(error).exact_recovery is recovered
+
+
+def test_trained_layers_may_limit_the_tolerated_error():
+    """With a small amplitude the bound of freezing leaves less than the margin does; with a smaller one, nothing."""
+    world = World.of_solve(SolveOptions(n=8, k=4, K=8, samples=20_000))
+    step, limit = training.step_of(world, 1), training.trained_gradient_limit(world, 1)
+    assert theorem.oracle(world).bound == step.unit / 2 / step.rate - limit
+    softer = World.of_solve(SolveOptions(n=8, k=4, K=4, samples=20_000))
+    assert training.trained_gradient_limit(softer, 1) > step.unit / 2 / step.rate
+    assert theorem.oracle(softer).verdict == "holds"
+
+
+def test_gradients_of_all_layers_are_those_of_the_loss():
+    """Autograd in chunks under any gates agrees with the product at weights 0, and with the loss of one batch."""
+    world = replace(sound_world(8, 4), ranges=((0, 50), (50, 50)))
+    first, second = training.gradients_by_autograd(world, 1)
+    nodes = world.levels.span(2)
+    torch.testing.assert_close(second[:, nodes], training._gradient_at_zero(world, 1), rtol=1e-9, atol=1e-14)
+    W = [w.clone().requires_grad_() for w in training._before(world, 1)]
+    sequence, now = world.sequence(world.draw(50, 50, "train")), world.stages[1]
+    world.loss(world.output(world.stage_input(sequence, now), now.layers, W), sequence, now).backward()
+    torch.testing.assert_close(first, W[0].grad, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(("N", "p"), [(500, 1 / 8), (2396, 2.0**-8), (30_000, 2.0**-30)])
+def test_chance_is_bounded_by_the_binomial(N: int, p: float):
+    """The chance of more equal samples than allowed, from the binomial law itself, is at most 10^-6 over all distances."""
+    allowed = training.most_by_chance(N, p)
+    ways = (math.lgamma(N + 1) - math.lgamma(k + 1) - math.lgamma(N - k + 1) for k in range(N + 1))
+    logs = [way + k * math.log(p) + (N - k) * math.log1p(-p) for k, way in enumerate(ways)]
+    above = math.fsum(math.exp(log) for log in logs[allowed + 1 :])
+    assert 1e-6 / N**2 / 1e6 < above <= 1e-6 / N**2
+
+
+@pytest.mark.parametrize("bits", [3, 8])
+def test_the_most_repeated_distance_by_comparing_all_pairs(bits: int):
+    base = sound_world(8, 4)
+    world = replace(base, draw=lambda start, count, stream: base.draw(start % 7 + start // 11, count, stream))
+    ranges = [(0, 60), (100, 45)]
+    rows = torch.cat([world.draw(start, count, "train")[:, :bits] for start, count in ranges]).tolist()
+    places = [place for start, count in ranges for place in range(start, start + count)]
+    counts: dict[int, int] = {}
+    for (i, a), (j, b) in itertools.combinations(zip(places, rows, strict=True), 2):
+        counts[j - i] = counts.get(j - i, 0) + (a == b)
+    repeated, distance = training._most_repeated(world, ranges, bits)
+    assert (repeated, counts[distance]) == (max(counts.values()), max(counts.values()))
+
+
+def test_the_noise_under_collapse_by_autograd():
+    """The gradient of the second layer under open gates, from the model and the loss of the level alone."""
+    world = sound_world(8, 4)
+    gates = torch.ones_like(world.gates)
+    opened = replace(world, gates=gates)
+    W = [*world.full(recovered_weights(world.tree, "level", 50.0))]
+    W[1] = torch.zeros_like(W[1]).requires_grad_()
+    sequence, root = world.sequence(world.test_bits), world.levels.T - 1
+    output = opened.output(opened.stage_input(sequence, world.stages[1]), 2, W)
+    ((output - sequence)[:, root].square().mean() / 2).backward()
+    gradient = W[1].grad
+    assert gradient is not None
+    keys = world.levels.level_end[1]
+    signal = 2 * world.link.c / keys**2
+    R = gradient[:keys, root].clone()
+    R[list(world.tree.children(root))] += signal
+    ratio, spread = collapse._noise(world, gates[0])
+    assert spread == pytest.approx(float(R.max() - R.min()), rel=1e-9)
+    assert ratio == pytest.approx(spread / signal, rel=1e-9)
 
 
 def test_the_estimated_norm_is_near_the_exact_one(monkeypatch: pytest.MonkeyPatch):

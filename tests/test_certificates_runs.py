@@ -105,12 +105,12 @@ EXPECTED = [
     (
         {"gates": "ones"},
         {"gating", "kept-inputs", "propagation", "frozen-derivative", "well-trained", "hidden-states", "inductive-step"}
-        | {"theorem-max", "theorem-l2"},
+        | {"collapse-noise", "theorem-max", "theorem-l2", "theorem-oracle"},
     ),
     (
         {"gates": "cot"},
         {"gating", "propagation", "frozen-derivative", "well-trained", "hidden-states", "inductive-step"}
-        | {"frozen-gradient", "theorem-max", "theorem-l2"},
+        | {"frozen-gradient", "theorem-max", "theorem-l2", "theorem-oracle"},
     ),
     ({"curriculum": "icot", "gates": "ones", "mask": "causal"}, None),
     ({"curriculum": "none", "gates": "cot", "grid": "1", "samples": 1000}, None),
@@ -175,11 +175,25 @@ def test_all_statements_on_the_worked_example(tmp_path: Path):
         assert set(certificate) >= {"statement", "claim", "measured", "bound", "margin", "verdict", "seeds", "dtype"}
 
 
+def test_enough_samples_for_the_theorem(tmp_path: Path):
+    """With n^(2+ε) samples per stage the theorem's probability is judged; the kept folder says how many there were."""
+    words = f"--n 16 --k 8 --only theorem-probability --out {tmp_path / 'kept'}"
+    assert asked("--n 16 --k 8 --only theorem-probability") == {"theorem-probability": "not applicable"}
+    assert asked(f"--samples 4096 {words}") == {"theorem-probability": "holds"}
+    kept = Run(tmp_path / "kept")
+    assert kept.config["samples"] == 4096
+    call(f"certify --n 8 --k 4 --only mask --out {tmp_path / 'other'}")
+    assert "samples" not in Run(tmp_path / "other").config  # as in folders of earlier versions
+    assert "at B=4096; 0 of 25 runs" in kept.result["certificates"][0]["reason"]
+    refused("certify --samples 0", "samples=0 is outside 1")
+
+
 def test_certify_takes_the_options_of_the_run(run: Run, tmp_path: Path):
     kept = Run(tmp_path / "kept")
     call(f"certify --run {run.path} --only gating --out {kept.path}")
     assert [kept.config[name] for name in ("n", "k", "seed", "link", "epsilon")] == [8, 4, 3, "cosine", 1.0]
     refused(f"certify --run {run.path} --k 8", "k=8 with --run, which has its own k")
+    refused(f"certify --run {run.path} --samples 9", "samples=9 with --run, which has its own samples")
     refused(f"certify --run {kept.path}", "is a run of certify, which has no weights")
     (run.path / "result.json").unlink()
     (run.path / "weights.safetensors").unlink()

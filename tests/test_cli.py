@@ -75,6 +75,8 @@ TINY = "train --n 4 --k 2 --steps 2 --eval-samples 50"
         ("solve --curriculum cot --gates ones", "mask=level, gates=ones: --curriculum cot has its own"),
         ("solve --chunk 0", "chunk=0 is outside 1"),
         ("predict --oracle-error 0.1", "contradict each other"),
+        ("predict --hidden-loss", "hidden_loss needs --curriculum none"),
+        ("predict --skip 4", "skip=(4,) names level 4"),
         ("predict --oracle random --oracle-error -1", "oracle_error=-1.0 is outside"),
         ("solve --preset paper --K 3", "the paper's preset sets both from epsilon"),
         ("solve --curriculum cot --mask causal", "mask=causal, gates=paper: --curriculum cot has its own"),
@@ -319,6 +321,7 @@ COMMANDS = {
     "lm eval --model M": "json out seed device threads",
     "lm ask MODEL": "json out device threads",
     "lm probe RUN": "json out seed device threads",
+    "lm patch RUN": "json out seed device threads",
     "lm certify RUN": "json out seed device threads",
     "lm compare": "json out seeds resume jobs device threads",
 }

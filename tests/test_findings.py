@@ -1,18 +1,20 @@
 """The pages show what is stored: tables and numbers are current, and the tools that store results keep them right."""
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 from tools.findings import PAGES, all_tables, filled
 from tools.numbers import DERIVED, MARKED, names, number, written
-from tools.numbers_parity import certified, half
+from tools.numbers_parity import certified, cubed_remainder, half
 from tools.results import path_of, read, stored
 from tools.stalls import after_explicit
 
 from internalize.parity.adamw.train import train
 from internalize.parity.certificates import World, certify
 from internalize.parity.options import TrainOptions
+from internalize.parity.theory.prediction import Setting
 from internalize.storage.runs import Run
 from internalize.storage.summaries import lower_median
 
@@ -82,6 +84,16 @@ def test_recomputed_learned_values(tmp_path: Path):
     train(TrainOptions(value="learned"), [0], [Run(tmp_path / "run")])
     values = [float(value) for name, value in Run(tmp_path / "run").weights().items() if name.startswith("value")]
     assert [min(values), max(values)] == pytest.approx(RECOMPUTED["learned_values"], abs=0.005)
+
+
+def test_the_remainder_has_its_limit():
+    """|R| n³ of the exact gradient at a child tends to 2c(2 + π²/2), at speed 1/n."""
+    limit = cubed_remainder("limit")
+    gaps = [limit - cubed_remainder(n) for n in (256, 1024, 4096)]
+    assert all(3.9 < a / b < 4.1 for a, b in itertools.pairwise(gaps))
+    gradient = Setting(256, 128).gradients[0]
+    remainder = abs(float(gradient.mean[0]) + 2 * gradient.c / 256**2)
+    assert cubed_remainder(256) == pytest.approx(remainder * 256**3, rel=1e-9)
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from internalize.parity.experiments.grid import parse_grid
 from internalize.parity.experiments.jobs import CellJob, cell_schema
 from internalize.parity.experiments.phase import half_points, success_rates
 from internalize.parity.options import SolveOptions, TrainOptions
+from internalize.parity.task.tree import Levels
+from internalize.parity.theory.chunks import chunk_signal
 from internalize.parity.theory.prediction import Setting
 from internalize.report.figures.drawing import Drawing
 from internalize.report.figures.phase import draw_phase
@@ -199,3 +201,36 @@ def test_other_diagrams():
     causal = cells(["n=8", "k=4", "samples=50,200", "mask=causal"], 4, lambda setting: setting.samples / 200)
     (point,) = half_points(causal, ["n", "samples"])
     assert (point["predicted"], point["deviation"]) == (None, None)
+
+
+def trained(words: list[str], succeeds: Any) -> pl.DataFrame:
+    """Return made-up cells of training, ten seeds each."""
+    rows: list[dict[str, Any]] = []
+    for setting in parse_grid("train", words).settings:
+        own = CellJob(setting, tuple(range(10))).rows()
+        rows += [{**row, "status": "done", "accuracy": 1.0 if succeeds(setting) else 0.5} for row in own]
+    frame = CellStore(Path(), "train", cell_schema("train"))._as_frame(rows)
+    return frame.with_columns((pl.col("accuracy") >= 0.99).alias("success"))
+
+
+def test_updates_of_a_chunk_are_predicted():
+    """Two levels from random weights: in updates over n, and in n over the initial scale. Equal columns have none."""
+
+    def pace(n: int) -> float:
+        return chunk_signal(Levels(n, 8)).updates(500, 0.03)
+
+    words = ["k=8", "skip=1", "lr=0.03"]
+    found = trained([*words, "n=16,24", "init_std=0.1", "steps=50,150,450,1350"], lambda own: own.steps >= pace(own.n))
+    points = half_points(found, ["n", "steps"])
+    assert [point["predicted"] for point in points] == [round(pace(16)), round(pace(24))]
+    assert all(point["low"] < point["predicted"] < point["high"] for point in points)
+    words = [*words, "n=12,16,24,32,48", "init_std=0,0.1", "steps=600"]
+    found = trained(words, lambda own: own.init_std and pace(own.n) <= own.steps)
+    equal, apart = half_points(found, ["init_std", "n"])
+    assert (equal["measured"], equal["predicted"]) == (None, None)
+    assert pace(apart["predicted"]) <= 600 < pace(apart["predicted"] + 1)
+    assert 24 < apart["measured"] < 32
+    assert "predicted n for one half" in drawn(found, ["init_std", "n"]).caption
+    for change in (["skip=2"], ["skip=1", "link=quartic"], ["skip=1", "curriculum=log-icot", "mask=causal"]):
+        other = trained(["n=16,24,32", "k=8", "init_std=0.1", "steps=300", *change], lambda own: own.n < 20)
+        assert half_points(other, ["init_std", "n"]) == []

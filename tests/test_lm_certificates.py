@@ -266,9 +266,10 @@ def test_what_does_not_apply(tmp_path: Path, more: dict[str, Any], reasons: dict
         assert reason in (found[name].reason or "")
 
 
-def test_data_without_a_tree(tmp_path: Path):
+@pytest.mark.parametrize("data", ["multiply:digits=2", "parity:n=8,k=4,chain=running"])
+def test_data_without_a_tree(data: str, tmp_path: Path):
     with pytest.raises(InputError, match="other data have no tree to certify"):
-        fresh(tmp_path, data="multiply:digits=2")
+        fresh(tmp_path, data=data)
 
 
 def verdicts(table: str) -> list[list[str]]:

@@ -12,7 +12,7 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.probe.states import Budget
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages
-from internalize.lm.training.generation import Answers, _generate, _unwrapped, generate_answers
+from internalize.lm.training.generation import Answers, _unwrapped, generate_answers, generate_rows
 from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
 
@@ -21,8 +21,8 @@ from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, 
 def test_a_batch_gives_what_one_at_a_time_gives(name, curriculum, capfd):
     model, stages = make(name), measured(CURRICULA[curriculum])
     for stage in (1, stages.last):
-        together = _generate(model, TEXT, stages, CHAINS, stage, 8, None)
-        alone = [_generate(model, TEXT, stages, [chain], stage, 8, None)[0] for chain in CHAINS]
+        together = generate_rows(model, TEXT, stages, CHAINS, stage, 8, None)
+        alone = [generate_rows(model, TEXT, stages, [chain], stage, 8, None)[0] for chain in CHAINS]
         assert together == alone
         assert len({tuple(row) for row in together}) > 1 or curriculum == "pad"
     assert capfd.readouterr() == ("", "")  # transformers gave no warning
@@ -36,7 +36,7 @@ def test_generated_tokens_are_those_of_a_full_pass(name, curriculum):
     options = stages.options
     for stage in (0, 2, stages.last):
         gap = stages.stage_slots[stage] if options.keep_positions else 0
-        for chain, new in zip(CHAINS, _generate(model, TEXT, stages, CHAINS, stage, 10, None), strict=True):
+        for chain, new in zip(CHAINS, generate_rows(model, TEXT, stages, CHAINS, stage, 10, None), strict=True):
             tokens = [*stages.prompt(chain, stage).tokens, *new]
             start = len(tokens) - len(new)
             if options.side == "right" and stage < stages.last:  # the gap is before the answer
@@ -53,10 +53,10 @@ def test_generated_tokens_are_those_of_a_full_pass(name, curriculum):
 
 def test_a_models_own_generation_settings_are_left_alone_and_not_used():
     model, stages = make("gpt2"), measured(CURRICULA["pad"])
-    expected = _generate(model, TEXT, stages, CHAINS, 0, 10, None)
+    expected = generate_rows(model, TEXT, stages, CHAINS, 0, 10, None)
     own = model.generation_config
     own.do_sample, own.temperature, own.repetition_penalty, own.max_length = True, 2.0, 5.0, 3
-    assert _generate(model, TEXT, stages, CHAINS, 0, 10, None) == expected
+    assert generate_rows(model, TEXT, stages, CHAINS, 0, 10, None) == expected
     assert model.generation_config is own
     assert (own.do_sample, own.repetition_penalty, own.max_length) == (True, 5.0, 3)
 
@@ -69,11 +69,11 @@ def test_adapters_are_generated_with():
         r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False, task_type="CAUSAL_LM"
     )
     model, stages = get_peft_model(make("gpt2"), config), measured(DELETE)
-    adapted = _generate(_unwrapped(model), TEXT, stages, CHAINS, 1, 8, None)
-    assert adapted != _generate(make("gpt2"), TEXT, stages, CHAINS, 1, 8, None)
+    adapted = generate_rows(_unwrapped(model), TEXT, stages, CHAINS, 1, 8, None)
+    assert adapted != generate_rows(make("gpt2"), TEXT, stages, CHAINS, 1, 8, None)
     answers = generate_answers(model, TEXT, stages, EXAMPLES, 1)
     merged = model.merge_and_unload()
-    assert adapted == _generate(merged, TEXT, stages, CHAINS, 1, 8, None)
+    assert adapted == generate_rows(merged, TEXT, stages, CHAINS, 1, 8, None)
     again = generate_answers(merged, TEXT, stages, EXAMPLES, 1)
     assert (answers.answers, answers.generated_tokens) == (again.answers, again.generated_tokens)
 
@@ -99,7 +99,7 @@ def test_chains_without_room_are_counted_per_stage():
     """With --removal delete a shown chain takes more positions than a hidden one."""
     stages = measured(CURRICULA["delete"])
     whole, answered = (
-        [len(stages.sequence(chain, stages.hidden_units(chain, stage), 0).tokens) for chain in CHAINS]
+        [len(stages.sequence(chain, stages.hidden_units(chain, stage), (0,)).tokens) for chain in CHAINS]
         for stage in (0, stages.last)
     )
     positions = max(answered) - 1  # the last token is not fed back
@@ -124,10 +124,10 @@ def test_a_short_chain_may_show_steps_when_the_longest_is_hidden(monkeypatch: py
     assert stages.hidden == (0, 3, 4, 4)
 
     def write_the_truth(model: Any, text: Any, stages: Any, chains: Any, stage: int, *_: Any) -> list[list[int]]:
-        whole = (stages.sequence(c, stages.hidden_units(c, stage), stages.stage_slots[stage]).tokens for c in chains)
+        whole = (stages.at_stage(c, stage).tokens for c in chains)
         return [row[len(stages.prompt(c, stage).tokens) :] for c, row in zip(chains, whole, strict=True)]
 
-    monkeypatch.setattr("internalize.lm.training.generation._generate", write_the_truth)
+    monkeypatch.setattr("internalize.lm.training.generation.generate_rows", write_the_truth)
     for stage in range(stages.count):
         assert generate_answers(make("gpt2"), text, stages, LEVELED, stage).answers == ["x", "y"]
     assert Budget.of(stages, 4).stage == stages.last

@@ -5,14 +5,26 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from internalize import InputError
 from internalize.lm.options import CurriculumOptions, LmMethod, LmTrainOptions, with_method
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import IGNORED, MAX_OFFSET, Row, TextStages, hidden_units, smoothing_offset, unit_of
-from tests.lm_core import ANSWER, FIRST, PLAIN, PROMPT, SLOT, chain, chances, curricula, data_sets, stages_of, tokens
+from tests.lm_core import (
+    ANSWER,
+    FIRST,
+    PLAIN,
+    PROMPT,
+    SLOT,
+    chain,
+    chances,
+    curricula,
+    data_sets,
+    stages_of,
+    tokens,
+)
 
 TOKENS = 46
 TOKEN_CHAIN = chain(*[1] * TOKENS)
@@ -142,6 +154,8 @@ def test_stages_of_any_curriculum(options: CurriculumOptions, chains: list[Chain
         assert options.method in ("none", "pause") or hidden[0] == 0
     by_stage = zip(*([stages.hidden_units(c, s) for s in range(stages.count)] for c in chains), strict=True)
     assert stages.hidden == tuple(map(max, by_stage))
+    if options.thins:
+        return
     for counts, slots in (
         *(([stages.hidden_units(c, s) for c in chains], stages.stage_slots[s]) for s in range(stages.count)),
         *(([min(n, len(c.units)) for c in chains], stages.count_slots[n]) for n in range(len(stages.count_slots))),
@@ -186,10 +200,11 @@ def test_prompts(options: CurriculumOptions, chains: list[Chain]):
         assert other.tokens == [7, *prompt.tokens[len(PROMPT) :]], "as many slots for every question"
         for c in chains:
             assert stages.prompt(c, stage) == prompt
-            row = stages.sequence(c, stages.hidden_units(c, stage), stages.stage_slots[stage])
+            row = stages.at_stage(c, stage)
             assert row.tokens[:given_tokens] == prompt.tokens
             assert row.labels[:given_tokens] == [IGNORED] * given_tokens
-            assert row.labels[given_tokens:] == row.tokens[given_tokens:]
+            if not options.thins:
+                assert row.labels[given_tokens:] == row.tokens[given_tokens:]
             if options.side == "left" or stage == stages.last:
                 assert row.positions[: given_tokens + 1] == prompt.positions
 
@@ -197,11 +212,12 @@ def test_prompts(options: CurriculumOptions, chains: list[Chain]):
 @given(curricula(), data_sets(), st.data())
 def test_rows(options: CurriculumOptions, chains: list[Chain], data: st.DataObject):
     """A row is prompt, slots, shown units and answer, with loss on the last two and optionally on slots."""
+    assume(not options.thins)
     stages = TextStages.measure(options, chains, SLOT)
     c = data.draw(st.sampled_from(chains))
     hidden, slots = data.draw(st.integers(0, len(c.units))), data.draw(st.integers(0, 30))
     supervise = data.draw(st.booleans()) and options.padded
-    row = stages.sequence(c, hidden, slots, supervise_hidden=supervise)
+    row = stages.sequence(c, hidden, (slots, 0), supervise_hidden=supervise)
     kept = len(c.units) - hidden
     gone, shown = (c.units[kept:], c.units[:kept]) if options.side == "right" else (c.units[:hidden], c.units[hidden:])
     places = slots if options.padded else 0

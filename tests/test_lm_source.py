@@ -114,6 +114,12 @@ def test_what_to_evaluate_on(tmp_path: Path):
         open_source("parity", 0).test()
 
 
+SPECS = (
+    *("parity:n=10,k=4", "multiply:digits=2", "hops:hops=3"),
+    *("words:group=Z2,length=10,fewest=9", "graph:form=symbols", "arithmetic:depth=2"),
+)
+
+
 @dataclass(frozen=True)
 class Doubling(Task):
     """A user's own task: its questions are numbers, the same in every stream."""
@@ -132,7 +138,7 @@ class Doubling(Task):
 
 @pytest.mark.parametrize(
     "task",
-    [*(get_task(spec, 4) for spec in ("parity:n=10,k=4", "multiply:digits=2", "hops:hops=3")), Doubling()],
+    [*(get_task(spec, 4) for spec in SPECS), Doubling()],
     ids=lambda task: task.name,
 )
 def test_held_out_questions_are_never_trained_on(task: Task):

@@ -21,7 +21,7 @@ from internalize.parity import (
     stage_input,
     stage_loss,
 )
-from internalize.parity.algorithm1 import solve as algorithm_module
+from internalize.parity.algorithm1 import weight_layouts
 from internalize.parity.algorithm1.recovery import quantize
 from internalize.parity.algorithm1.solve import SolveState, samples_of, setting_of, solve
 from internalize.parity.algorithm1.solve_runs import solve_kept
@@ -173,7 +173,7 @@ def test_without_a_chain_it_is_chance():
 @pytest.mark.parametrize("options", [SolveOptions(n=16, k=8), SolveOptions(n=16, k=8, curriculum="icot", samples=600)])
 def test_block_form_of_the_papers_model_is_the_fast_path(options: SolveOptions, monkeypatch: pytest.MonkeyPatch):
     fast = solve(options)
-    monkeypatch.setattr(algorithm_module, "form_of", lambda options: "block")
+    monkeypatch.setattr(weight_layouts, "form_of", lambda options: "block")
     general = solve(options)
     assert general.weights[0].shape == (23, 23)
     tree = ParityTree.draw(16, 8, 0)

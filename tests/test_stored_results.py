@@ -102,6 +102,40 @@ def test_captions_of_phase_diagrams():
     assert min(r["samples"] for r in rows if r["samples"] > missed) == 3200
 
 
+def test_stages_and_curricula():
+    """A stage per level, transfer and hidden loss solve every seed; curricula that skip a lower level none."""
+    rows = stored("stages")["rows"]
+    assert len(rows) == 24
+    for row in rows:
+        levels, skip = row["k"].bit_length() - 1, row.get("skip", [])
+        assert row["seeds"] == 20
+        if row["method"] == "none" or any(level < levels - 1 for level in skip):
+            assert row["solved"] == 0, row
+        if row["method"] != "none" and not skip:
+            assert row["solved"] == 20, row
+    cost = {(row["n"], row["optimizer"], row["method"]): row["samples_to_99"] for row in rows if not row.get("skip")}
+    for (n, optimizer, method), samples in cost.items():
+        if method == "transfer":
+            assert samples < cost[n, optimizer, "log-icot"]
+
+
+def test_stages_of_several_levels():
+    """Equal columns never learn a chunk, three levels are never learned, one level always is up to scale 0.1."""
+    for row in stored("stages-phase")["rows"]:
+        assert row["cells"] == 10
+        if row["skip"] == "1+2" or (row["skip"] and not row["init_std"]):
+            assert row["successes"] == 0, row
+        if row["skip"] is None and (row["init_std"] or 0) <= 0.1:
+            assert row["successes"] == 10, row
+    for half in stored("stages-phase")["half"]:
+        if half["skip"] == "1" and half["init_std"] in (0.01, 0.1):
+            assert half["low"] <= half["predicted"] <= half["high"], half
+    for half in stored("stages-pace")["half"]:
+        assert half["measured"] is None or 1 < half["predicted"] / half["measured"] < 2.5, half
+    for half in stored("stages-hidden-loss")["half"]:
+        assert half["low"] <= half["predicted"] <= half["high"], half
+
+
 # Language models
 
 

@@ -32,6 +32,7 @@ from internalize.parity import (
 from internalize.parity.algorithm1.recovery import recovered_weights
 from internalize.parity.model.transformer import set_weights
 from internalize.parity.options import Grid
+from internalize.parity.theory.chunks import chunk_signal
 from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass, steepness
 from internalize.parity.theory.population import Characteristics, Forest, KeyClass, Laws, population, stage_gradient
 from internalize.parity.theory.prediction import (
@@ -253,6 +254,53 @@ def test_independent_limit_by_hand():
     assert math.exp(setting.log_success(B)) < one_child * others + 0.01
 
 
+def test_strict_recovery_by_hand():
+    """With one column, strict recovery is a product of probabilities of intervals around K and 0."""
+    setting = Setting(20, 2)
+    gradient, B = setting.gradients[0], 1000
+    scale = unit_rate(gradient, "calibrated")
+    deviation, mean = scale * np.sqrt(gradient.variance / B), -scale * gradient.mean
+    one_child = math.erf(0.5 / deviation[0] / math.sqrt(2))
+    low, high = (math.erf((side * 0.5 - mean[1]) / deviation[1] / math.sqrt(2)) for side in (-1, 1))
+    others = ((high - low) / 2) ** 18
+    strict = math.exp(setting.log_success(B, strict=True))
+    assert one_child**2 * others - 0.01 < strict < one_child * others + 0.01
+    assert strict < math.exp(setting.log_success(B)) - 0.05  # falling non-children are what differs
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (30, 16), (64, 4)])
+def test_strict_recovery_takes_more_samples(n: int, k: int):
+    setting = Setting(n, k)
+    for failure in (0.5, 1e-6):
+        usual, strict = setting.samples_for(failure), setting.samples_for(failure, strict=True)
+        assert usual is not None
+        assert strict is not None
+        assert strict > 1.05 * usual
+        assert -math.expm1(setting.log_success(strict, strict=True)) <= failure * (1 + 1e-6)
+    ratios = [
+        (Setting(m, m // 2).samples_for(0.5, True) or 0) / (Setting(m, m // 2).samples_for(0.5) or 1) for m in SIZES
+    ]
+    assert all(1 < b < a for a, b in itertools.pairwise(ratios))
+
+
+SIZES = (16, 64, 256)
+
+
+def test_strict_recovery_is_impossible_where_non_children_lie_on_the_boundary():
+    assert Setting(6, 4).samples_for(0.5, strict=True) is None
+    assert Setting(2, 2).samples_for(0.5, strict=True) is None  # all weights stay 0
+    assert Setting(2, 2).samples_for(0.5) == 1
+
+
+def test_a_random_oracle_may_not_move_the_other_layers_down_either():
+    setting = Setting(16, 8, oracle="random", oracle_error=0.05)
+    deviation = 0.2
+    usual, strict = (setting._log_kept(0, 0.5, deviation, strict) for strict in (False, True))
+    others = sum(stage.keys * stage.nodes - 2 * stage.nodes for stage in setting.gradients[1:])
+    tail = math.erfc(0.5 / deviation / math.sqrt(2))
+    assert strict - usual == pytest.approx(others * (math.log1p(-tail) - math.log1p(-tail / 2)))
+
+
 def test_the_law_of_samples():
     """B*(n)/(n ln n) grows to 32(1 + k/n), but logarithmically slowly, so only the trend is checked."""
     sizes = (64, 256, 1024, 4096, 16384)
@@ -370,3 +418,36 @@ def test_default_amplitude_is_the_least(n: int, k: int, grid: Grid):
 
     assert holds(setting.default_amplitude)
     assert not holds(setting.default_amplitude - 1)
+
+
+def test_a_curriculum_changes_the_number_of_steps_or_has_a_reason():
+    """ICoT repeats idle stages, explicit CoT takes one step for all levels; the rest have no prediction, and say why."""
+    setting = Setting(30, 16)
+    plain = predict(setting, 2000)
+    assert plain.steps == 4
+    assert plain.samples_default == setting.samples_for(1e-6)
+    assert plain.samples_total == 32152
+    icot, cot = (predict(setting, 2000, curriculum=Curriculum(method)) for method in ("icot", "cot"))
+    assert (icot.steps, cot.steps) == (15, 1)
+    assert cot.samples_total == plain.samples_default
+    assert icot.success_probability == cot.success_probability == plain.success_probability
+    hidden = predict(setting, 2000, curriculum=Curriculum("none"), hidden_loss=True)
+    assert (hidden.steps, hidden.samples_99) == (4, plain.samples_99)
+    assert "neglected" in (hidden.note or "")
+    for unpredicted, words in (
+        (predict(setting, 2000, curriculum=Curriculum("none")), "Proposition 1"),
+        (predict(setting, 2000, curriculum=Curriculum(skip=(1,))), "skip=(1,)"),
+    ):
+        assert words in (unpredicted.reason or "")
+        assert unpredicted.samples_50 is unpredicted.samples_total is unpredicted.success_probability is None
+        assert unpredicted.signal == plain.signal
+    assert predict(Setting(8, 2), curriculum=Curriculum("none")).samples_50 == Setting(8, 2).samples_for(0.5)
+
+
+def test_the_pace_of_a_skipped_first_level_is_shown():
+    """Noise over signal of layer 1 where the first stage reads level 2; nothing where it reads level 1."""
+    found = [
+        predict(Setting(30, 16), curriculum=Curriculum(skip=skip)).chunk_noise_over_signal for skip in ((1,), (2,))
+    ]
+    exact = chunk_signal(Levels(30, 16))
+    assert found == [pytest.approx(exact.noise[0] / exact.signal[0]), None]

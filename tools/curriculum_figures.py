@@ -101,6 +101,7 @@ def pictures() -> tuple[Picture, ...]:
             "log-icot: level by level, or half of what remains",
             (("levels 1 1 1 2 2 3 known", staged("log-icot", UNEVEN)), ("no levels known", staged("log-icot"))),
         ),
+        Picture("thin", "thin: every 2nd step stays, then every 4th", (("", staged("thin")),)),
         Picture("doubling", "doubling: 1, 2, 4, … tokens at a time", (("", staged("doubling")),)),
         Picture("icot", "icot and icot-steps: one at a time", (("", staged("icot-steps")),)),
         Picture(

@@ -25,6 +25,9 @@ from tools.numbers import with_numbers
 from tools.results import DOCS, markdown, path_of, read, stored
 from tools.worlds import world_tables
 
+from internalize.curriculum import Curriculum
+from internalize.parity.experiments.curricula import SCHEMES
+from internalize.parity.theory.prediction import Setting, predict
 from internalize.report import comparison_tables as columns
 from internalize.report.comparison_tables import Columns, Table
 from internalize.storage.files import Json
@@ -228,12 +231,47 @@ def deviation(row: columns.Row) -> str:
 
 
 HALF: Columns = {
-    "n": lambda row: str(row["n"]),
+    "n": lambda row: str(row["n"]) + (f", k = {row['k']}" if "k" in row else ""),
     "predicted for one half": lambda row: str(row["predicted"]),
     "measured (95 %)": lambda row: f"{row['measured']:.0f} ({row['low']:.0f} – {row['high']:.0f})",
     "deviation (95 %)": deviation,
 }
 
+
+def of_stages(row: columns.Row) -> str:
+    """Return a curriculum in words, by what it leaves out."""
+    skipped = len(row.get("skip", ()))
+    levels = int(row["k"]).bit_length() - 1
+    if not skipped:
+        named = {"none": "everything at once", "transfer": "transfer from CoT", "hidden-loss": "hidden loss"}
+        return named.get(method := str(row["method"]), method)
+    return "without the level below the root" if row["skip"] == [levels - 1] else "chunks of two levels"
+
+
+def predicted_samples(row: columns.Row) -> str:
+    """Return the predicted samples with which half of the runs succeed, or that none are enough.
+
+    Weights begin at 0. Under AdamW the lower bound predicts which curricula fail: those that skip a level below the
+    one under the root. What the others need is not predicted.
+    """
+    levels = int(row["k"]).bit_length() - 1
+    skip = range(1, levels) if row["method"] == "none" else row.get("skip", ())
+    if row["optimizer"] == "adamw":
+        return "never" if any(level < levels - 1 for level in skip) else "–"
+    given = Curriculum(SCHEMES[row["method"]]["curriculum"], skip=tuple(row.get("skip", ())))
+    found = predict(Setting(row["n"], row["k"]), curriculum=given, hidden_loss=row["method"] == "hidden-loss")
+    return "never" if found.samples_50 is None else columns.number((found.steps or 0) * found.samples_50)
+
+
+STAGES: Columns = {
+    "n, k": lambda row: f"{row['n']}, {row['k']}",
+    "optimizer": columns.COST["optimizer"],
+    "curriculum": of_stages,
+    "stages": lambda row: str(row["stages"]),
+    "predicted samples": predicted_samples,
+    "samples to 99 %": columns.COST["samples to 99 %"],
+    "solved": columns.solved,
+}
 SURVIVED: Columns = {
     "fault": lambda row: row["what"],
     **{name: lambda row, name=name: columns.number(row[name]) for name in ("tried", "survived", "lost")},
@@ -267,6 +305,15 @@ LAW: Columns = {
     "successes at 0.8, 1, 1.25 B*": lambda row: ", ".join(f"{p['successes']}/{p['seeds']}" for p in row["points"]),
     "n³": lambda row: f"{row['n'] ** 3:.2g}",
 }
+STRICT: Columns = {
+    "n": lambda row: str(row["n"]),
+    "k": lambda row: str(row["k"]),
+    "B at 50 %, up to a shift": lambda row: str(row["shifted"]),
+    "B at 50 %, strictly": lambda row: str(row["samples"]),
+    "ratio": lambda row: f"{row['ratio']:.2f}",
+    "strict recovery measured there": share,
+    "standard errors": lambda row: f"{row['z']:+.1f}",
+}
 ORACLE: Columns = {
     "oracle": lambda row: row["oracle"],
     "n": lambda row: str(row["n"]),
@@ -281,7 +328,7 @@ ORACLE: Columns = {
 
 def finite_tables(found: Json) -> dict[str, str]:
     """Return the tables of `benchmarks/prediction_table.py`."""
-    own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE}
+    own = {"success": AT_HALF, "fresh": AT_HALF, "law": LAW, "oracle": ORACLE, "strict": STRICT}
     return _written({name: (made, found[name]) for name, made in own.items()})
 
 
@@ -300,6 +347,9 @@ def all_tables() -> dict[str, str]:
     """Return all tables by name, from stored results."""
     others: dict[str, tuple[Columns, Sequence[columns.Row]]] = {
         "phase": (HALF, stored("phase")["half"]),
+        "stages": (STAGES, stored("stages")["rows"]),
+        "stages-pace": (HALF, [row for row in stored("stages-pace")["half"] if row["measured"]]),
+        "stages-hidden-loss": (HALF, stored("stages-hidden-loss")["half"]),
         "faults": (SURVIVED, with_total(stored("faults")["rows"])),
     }
     made = tables(stored("compare")["rows"]) | bench_tables(stored("bench")) | finite_tables(stored("finite-n"))

@@ -159,6 +159,15 @@ def signal(n: int) -> float:
     return _first_stage(n).signal
 
 
+def cubed_remainder(n: int | str) -> float:
+    """Return |R| n³ of the paper's expansion at a child of stage 1, for infinitely many samples, or its limit.
+
+    R = (1 − s) · 2c/n², and s = (n/π)(σγ^{n−1} − (2σγ^{n−1} − (n−2)σ³γ^{n−3})/n) with σ, γ = sin, cos of π/n is
+    1 − (2 + π²/2)/n + O(n^−2).
+    """
+    return 2 * COSINE.c * (2 + math.pi**2 / 2 if isinstance(n, str) else n * (1 - signal(n)))
+
+
 def step_at(K: int) -> float:
     """Return K times the signal at n = 30."""
     return K * signal(30)
@@ -278,6 +287,20 @@ def runs(name: str) -> Json:
     return {"all": sum(r["cells"] for r in rows), "seeds": seeds}
 
 
+def pace_growth() -> Json:
+    """Return by what factor the updates of a chunk grow over n, predicted and measured, and the worst ratio of both."""
+    found = [r for r in stored("stages-pace")["half"] if r["measured"]]
+    growth = {name: found[-1][name] / found[0][name] for name in ("predicted", "measured")}
+    return growth | {"most": max(r["predicted"] / r["measured"] for r in found)}
+
+
+def chunk_reach(count: int) -> int:
+    """Return the largest n up to which the rule for updates allows a chunk of ``count`` levels in the phase diagram."""
+    skip = "+".join(map(str, range(1, count)))
+    (found,) = {r["predicted"] for r in stored("stages-phase")["half"] if r["skip"] == skip and r["predicted"]}
+    return found
+
+
 def hopeless_amplitude() -> int:
     """Return the largest K at which no run of the sweep over K succeeds."""
     rows = stored("phase-rounding")["rows"]
@@ -288,8 +311,8 @@ def hopeless_amplitude() -> int:
 
 
 @cache
-def certified(n: int, name: str) -> Certificate:
-    options = SolveOptions(n=n, k={8: 4, 30: 16, 64: 32, 128: 64}[n])
+def certified(n: int, name: str, k: int = 0) -> Certificate:
+    options = SolveOptions(n=n, k=k or {8: 4, 30: 16, 64: 32, 128: 64}[n])
     return certify(World.of_solve(options), [name])[0]
 
 
@@ -315,6 +338,16 @@ def collapsed() -> str:
 
 def remainder(n: int) -> float:
     return float(_said(certified(n, "stage-1"), "|R| ≤ ", " "))
+
+
+def tolerated(n: int, k: int = 0) -> float:
+    """Return the largest error of an oracle that the run tolerates, in units of n^(-2-ε/8)."""
+    return float(_said(certified(n, "theorem-oracle", k), "an error of ", " "))
+
+
+def noise_when_open(n: int) -> float:
+    """Return the noise in the second layer's gradient over its signal, with every gate open."""
+    return float(_said(certified(n, "collapse-noise"), "/n, ", " times"))
 
 
 def gradient_constant() -> float:

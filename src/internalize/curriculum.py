@@ -120,6 +120,15 @@ def doubling() -> Curriculum:
     return Curriculum("icot", boundaries=tuple(2**removals - 1 for removals in range(1, 64)))
 
 
+def thinning_levels(steps: int) -> tuple[int, ...]:
+    """Return levels with which log-icot thins a sequence: it keeps every 2nd step, then every 4th, every 8th, ….
+
+    The level of step i, counted from 1, is one more than the number of times that 2 divides i. A shown step then stands
+    for as many of the chain's own steps as two did at the stage before, as in a binary tree over the chain.
+    """
+    return tuple((step & -step).bit_length() for step in range(1, steps + 1))
+
+
 def _prefixes(boundaries: Iterable[int], steps: int) -> Iterator[range]:
     """Yield no steps, then the first b steps for every boundary b inside the chain, then all steps."""
     for boundary in sorted({0, *(b for b in boundaries if b < steps), steps}):

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Stream = Literal["secret", "train", "validation", "test", "oracle", "order", "replay", "init", "scattered", "noise"]
+Stream = Literal[
+    "secret", "train", "validation", "test", "oracle", "order", "replay", "init", "scattered", "patch", "noise"
+]  # fmt: skip
 
 # The position of a stream in this list is part of the generator's key, so stored results depend on it: append, never
 # reorder.

@@ -26,7 +26,7 @@ _SIZES: Final[Mapping[Name, str]] = {
     ("train",): f"{_TREE} steps=0|2 batch=1|3 eval_every=1|5 eval_samples=1|4",
     ("solve",): f"{_TREE} samples=1|50 test_samples=1|9 threads=1",
     ("predict",): _TREE,
-    ("certify",): "n=4|5 k=2|4 only=gating|frozen-gradient",
+    ("certify",): "n=4|5 k=2|4 samples=1|50 only=gating|frozen-gradient",
     ("compare",): "sizes=4,2|5,4 seeds=0|0:2 steps=1 batch=2 eval_samples=3 repeats=1|2 jobs=1 lr=0.1",
     ("sweep", "solve"): "grid=n=4,5+k=2,4+samples=5+test_samples=3 seeds=0:2|1 jobs=1",
     ("sweep", "train"): "grid=n=4+k=2,4+steps=1+batch=2+eval_samples=2 seeds=0:2|1 jobs=1",
@@ -40,6 +40,7 @@ _SIZES: Final[Mapping[Name, str]] = {
     ("lm", "eval"): "model=../made/lm|../made/lm/model examples=1|4 data=data.txt",
     ("lm", "ask"): "model=../made/lm|../made/lm/model questions=0|0+1 longest=1|4",
     ("lm", "probe"): "run=../made/lm examples=64 data=data.txt",
+    ("lm", "patch"): "run=../made/lm examples=64 data=data.txt",
     ("lm", "certify"): "run=../made/lm examples=64 only=answer|child-mass",
     ("lm", "compare"): f"{_LM} methods=log-icot budget=steps seeds=0 jobs=1",
 }
@@ -58,6 +59,7 @@ ANY_WORDS: Final = frozenset((("lm", "ask"),))
 RARE: Final[Mapping[Name, float]] = {
     ("lm", "train"): 0.1,
     ("lm", "probe"): 0.1,
+    ("lm", "patch"): 0.1,
     ("lm", "certify"): 0.1,
     ("compare",): 0.1,
     ("lm", "compare"): 0.05,

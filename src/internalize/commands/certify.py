@@ -30,6 +30,7 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
     Examples:
       internalize certify --n 8 --k 4
       internalize certify --run runs/first
+      internalize certify --samples 27000 --only theorem-probability
       internalize certify --n 128 --k 64 --only frozen-gradient theorem-max --json
     """
 
@@ -39,6 +40,9 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
     """Threads per process. Results are bit-for-bit reproducible for a fixed number."""
     epsilon: float | None = None
     """ε of Theorem 1. Default: 1, or the run's own."""
+    samples: int | None = None
+    """Fresh samples per stage for the model that is trained. Default: as in solve. Theorem 1 needs n^(2+ε), which is
+    more unless n is small."""
     run: Path | None = None
     """Run folder whose weights to certify, with its own n, k, link and seed."""
     only: tuple[str, ...] = ()
@@ -52,6 +56,8 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
         world = self._world()
         found = {"certificates": violated_first(certify(world, self.only or None))}
         asked = {name: value for name, value in asdict(self).items() if name not in ("out", "json", "threads")}
+        if self.samples is None:
+            del asked["samples"]  # folders of earlier versions do not have it
         config = {"n": self.n, "k": self.k, **without_later(asked, type(self))}  # in the order of earlier folders
         if self.run is not None:
             tree = world.tree
@@ -69,13 +75,20 @@ class Certify(TreeOptions, LinkOption, KeptOption, SeedOption, ThreadsOption):
         from internalize.storage.runs import Run
 
         if self.run is not None:
-            for name in ("n", "k", "arity", "modulus", "link", "seed"):
+            for name in ("n", "k", "arity", "modulus", "link", "seed", "samples"):
                 if getattr(self, name) != getattr(type(self), name):
                     raise InputError(f"{name}={getattr(self, name)} with --run, which has its own {name}; leave it out")
             return World.of_run(Run.open(self.run), None if self.epsilon is None else check_epsilon(self.epsilon))
         epsilon = 1.0 if self.epsilon is None else self.epsilon
         options = SolveOptions(
-            self.n, self.k, self.arity, self.modulus, link=self.link, seed=self.seed, epsilon=epsilon
+            self.n,
+            self.k,
+            self.arity,
+            self.modulus,
+            link=self.link,
+            seed=self.seed,
+            epsilon=epsilon,
+            samples=self.samples,
         )
         return World.of_solve(options)
 

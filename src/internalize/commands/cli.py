@@ -32,6 +32,7 @@ from internalize.commands.lm_certify import LmCertify
 from internalize.commands.lm_compare import LmCompare
 from internalize.commands.lm_data import LmData
 from internalize.commands.lm_eval import LmEval
+from internalize.commands.lm_patch import LmPatch
 from internalize.commands.lm_plan import LmPlan
 from internalize.commands.lm_probe import LmProbe
 from internalize.commands.lm_train import LmTrain
@@ -68,6 +69,7 @@ COMMANDS: Final[dict[str, dict[str, type]]] = {
         "lm eval": LmEval,
         "lm ask": LmAsk,
         "lm probe": LmProbe,
+        "lm patch": LmPatch,
         "lm certify": LmCertify,
         "lm compare": LmCompare,
     },

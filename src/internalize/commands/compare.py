@@ -47,6 +47,7 @@ class Compare(StudyOptions):
     Examples:
       internalize compare --out runs/compare --seeds 0:20
       internalize compare --sizes 30,16 128,64 --lr 0.1 0.03 --seeds 0:5 --json
+      internalize compare --methods log-icot cot transfer hidden-loss --seeds 0:20
       internalize compare --study ablations --out runs/ablations
       internalize compare --study gates --seeds 0:20 --sizes 64,32 --variants "gates=learned mask=causal"
       internalize compare --study latency --sizes 128,2 128,4 128,8 128,16 128,32 128,64

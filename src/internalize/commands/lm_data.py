@@ -22,6 +22,10 @@ class LmData(SeedOption):
     example has question, steps, answer and, if known, levels: one number per step, larger than those of the steps it
     needs. GSM8K's columns and chat messages are read, too. Text cannot hold levels or steps of several words.
 
+    In the chains of words (products in a group), graph (which node can be reached), stories, parity:chain=running and
+    arithmetic:shape=line, each step continues the one before. Those of the other tasks have levels that are known, or
+    (multiply) running sums. With fewest, questions have different lengths, from fewest to the largest.
+
     --check reads a file or a data set, counts its examples and lists what cannot be read. The exit status is then 1 if
     there is any.
 
@@ -29,6 +33,8 @@ class LmData(SeedOption):
       internalize lm data --data multiply:digits=4
       internalize lm data --data parity:n=16,k=8 --count 4096 --stream test --out test.jsonl
       internalize lm data --data hops:hops=8,seed=3 --count 3 --json
+      internalize lm data --data words:group=A5,length=12,fewest=4
+      internalize lm data --data graph:form=symbols,nodes=16,edges=24,hops=3
       internalize lm data --check test.jsonl
       internalize lm data --check hf:some/folder:test
     """

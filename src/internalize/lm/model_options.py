@@ -55,6 +55,9 @@ class LmModelOptions:
     """Attention heads per layer of the new GPT-2."""
     init_std: float = 0.1
     """Standard deviation of the new GPT-2's initial weights. Tiny models need more than the usual 0.02."""
+    positions: int | None = None
+    """Positions of the new GPT-2, for `lm eval` on longer questions than those of training. Default: room for the
+    longest sequence, once more its slots, and 16 more. Positions that training does not use stay as drawn."""
     lora_rank: int = 0
     """Train LoRA adapters of this rank (peft), which are merged at the end, in place of all weights. 0: all weights."""
     lora_alpha: float | None = None
@@ -78,7 +81,10 @@ class LmModelOptions:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "layers", "width", "heads")
+        check_at_least(self, 1, "positions")
         check_at_least(self, 0, "lora_rank")
+        if self.positions is not None and self.model:
+            raise InputError(f"positions={self.positions} is for a new GPT-2; {self.model} has its own number")
         if self.lora_alpha is not None and not (math.isfinite(self.lora_alpha) and self.lora_alpha > 0):
             raise InputError(f"lora_alpha={self.lora_alpha} must be positive")
         if not 0 <= self.lora_dropout < 1:

@@ -24,9 +24,9 @@ from internalize.lm.model_options import (
 )
 from internalize.storage.files import Json, check_schema
 
-LmMethod = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "adaptive", "pause"]
+LmMethod = Literal["none", "cot", "icot", "icot-steps", "doubling", "log-icot", "thin", "adaptive", "pause"]
 LM_METHODS: Final[tuple[LmMethod, ...]] = get_args(LmMethod)
-LevelSource = Literal["auto", "given", "graph", "steps", "tokens"]
+LevelSource = Literal["auto", "given", "graph", "thin", "steps", "tokens"]
 Removal = Literal["pad", "delete"]
 Advance = Literal["steps", "epochs", "accuracy"]
 HALF: Final = 50
@@ -57,11 +57,13 @@ class CurriculumOptions:
 
     method: LmMethod = "adaptive"
     """Order in which the chain is hidden. adaptive: all at once and, if that stalls, in smaller parts. log-icot: level
-    by level of the reasoning tree, or half of the rest if no levels are known. icot: token by token (Deng et al.).
+    by level of the reasoning tree, or half of the rest if no levels are known. thin: keep every 2nd step, then every
+    4th, …, for chains in which each step continues the one before. icot: token by token (Deng et al.).
     icot-steps: step by step. doubling: 1, 2, 4, … tokens. cot: no step. pause: no chain, but slots. none: no chain."""
     levels: LevelSource = "auto"
     """For log-icot and adaptive: where the levels of steps come from. given: from the data. graph: from the equations
-    of the steps, such as <<16-3=13>> <<13*2=26>>. steps, tokens: no levels, hide half of the remaining steps or tokens.
+    of the steps, such as <<16-3=13>> <<13*2=26>>. thin: keep every 2nd step, every 4th, …, as --method thin does.
+    steps, tokens: no levels, hide half of the remaining steps or tokens.
     auto: the first of these that the data allow."""
     removal: Removal = "pad"
     """What a hidden token leaves. pad: a slot, a filler token that the model uses as scratch space. delete: nothing."""
@@ -107,6 +109,12 @@ class CurriculumOptions:
             raise InputError(f"smoothing={self.smoothing} would hide steps, and cot hides none")
         if self.removal == "pad" and self.keep_positions:
             raise InputError("keep_positions needs --removal delete: padding keeps positions anyway")
+        if self.method == "thin" and self.levels not in ("auto", "thin"):
+            raise InputError(f"levels={self.levels} belongs to log-icot and adaptive; thin has its own order of steps")
+        if self.thins and self.keep_positions:
+            raise InputError(
+                "keep_positions does not work with thinning: the gap before a shown step has no fixed length"
+            )
         if self.side == "right" and self.removal == "pad":
             raise InputError(
                 "side=right needs --removal delete: the slots would come after steps that the model still has to write"
@@ -131,10 +139,15 @@ class CurriculumOptions:
                 return Curriculum("none")
             case "cot":
                 return Curriculum("cot")
-            case "log-icot" | "adaptive":
+            case "log-icot" | "thin" | "adaptive":
                 return Curriculum("log-icot")
             case "doubling":
                 return doubling()
+
+    @property
+    def thins(self) -> bool:
+        """Whether the stages thin the chain, so that hidden steps stand between shown ones."""
+        return self.method == "thin" or (self.levels == "thin" and self.method in ("log-icot", "adaptive"))
 
     @property
     def subdivides(self) -> bool:
@@ -242,8 +255,8 @@ class DataOptions:
 
     data: str = "parity:n=16,k=8"
     """A file (text, .jsonl, .json, .csv, .parquet), a data set (its folder, or hf:NAME:SPLIT), or a generated task:
-    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4, stories:steps=4. See
-    `internalize lm data --help`."""
+    parity:n=16,k=8, multiply:digits=4, multiply-tree:digits=4, hops:hops=4, stories:steps=4, words:group=S5,length=16,
+    graph:hops=4, arithmetic:depth=3. See `internalize lm data --help`."""
     validation: str = ""
     """File or data set of held-out examples. Default: a part of the data."""
     skip_bad: bool = False
@@ -369,6 +382,8 @@ def with_method(options: LmTrainOptions, method: LmMethod) -> LmTrainOptions:
         left_out |= {"smoothing": math.inf}
     if method == "pause":
         left_out |= {"hidden_loss": None}
+    if method == "thin":
+        left_out |= {"levels": "auto"}
     return replace(options, method=method, **left_out)
 
 

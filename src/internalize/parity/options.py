@@ -179,6 +179,8 @@ class TrainOptions(NoiseOptions, SampleOptions, ParityModelOptions):
     learned from weights of 0."""
     hidden_loss: bool = False
     """Keep the loss on hidden nodes. With --curriculum none, all levels are then learned in one stage."""
+    transfer: bool = False
+    """For --curriculum cot: at the end, copy the columns of the one layer into layers, which answer in one pass."""
     init_std: float = 0.0
     """Standard deviation of the initial attention weights. 0 is the paper's start, from which training cannot tell the
     nodes of a hidden level apart."""
@@ -216,6 +218,8 @@ class TrainOptions(NoiseOptions, SampleOptions, ParityModelOptions):
             raise InputError(
                 "hidden_loss needs the paper's model with layers: no learned parts, other mask, gates or cot"
             )
+        if self.transfer and self.curriculum != "cot":
+            raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold={self.threshold} is a share of samples, above 0 and at most 1")
         at_least = {"steps": 0, "batch": 1, "eval_every": 1, "eval_samples": 1}
@@ -269,6 +273,8 @@ class SolveOptions(MaskOption, StepOptions):
     writes its chain."""
     skip: tuple[int, ...] = ()
     """For log-icot: levels from 1 without a stage of their own."""
+    hidden_loss: bool = False
+    """For --curriculum none: keep the loss on hidden nodes, and take log2 k steps. Step t moves the layers up to t."""
     gates: FixedGates = "paper"
     """Which positions accept a layer's update. paper: the level that the layer writes. ones: all. cot: all nodes."""
     transfer: bool = False
@@ -307,6 +313,12 @@ class SolveOptions(MaskOption, StepOptions):
             raise InputError(f"modulus={self.modulus} needs the paper's mask and gates, and layers")
         if self.transfer and self.curriculum != "cot":
             raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
+        if self.hidden_loss and self.modulus != 2:
+            raise InputError(f"modulus={self.modulus}: hidden_loss is for modulus 2")
+        if self.hidden_loss and (self.curriculum, self.mask, self.gates) != ("none", "level", "paper"):
+            raise InputError(
+                "hidden_loss needs --curriculum none, which hides every node from the start, and the paper's mask and gates"
+            )
         if self.curriculum == "cot" and (self.mask, self.gates) != ("level", "paper"):
             raise InputError(
                 f"mask={self.mask}, gates={self.gates}: --curriculum cot has its own one-layer model (section 1.1)"

@@ -36,6 +36,7 @@ _DEFAULTS: Final[dict[str, Json]] = {
         "lora_targets": "all-linear",
         "lora_keep": False,
         "quantize": "none",
+        "positions": None,
     },
 }
 """By kind of run: the options that earlier versions lacked, with the values that describe what these versions did."""

@@ -52,7 +52,7 @@ class LmWorld:
         where = folder if run is None or kept_stages(run) else run.path / "model"
         kept = open_probed_models(where, examples=examples, seed=seed, device=device, say=say)
         task = get_task(kept.data, kept.seed) if is_task(kept.data) else None
-        if not isinstance(task, Parity):
+        if not isinstance(task, Parity) or task.chain != "tree":
             raise InputError(f"data={kept.data!r} is not parity:n=…,k=…, and other data have no tree to certify")
         world = cls(kept, task)
         _ = world.places  # refuses nodes without places now, not after the first measurements

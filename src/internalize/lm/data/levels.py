@@ -4,6 +4,7 @@ r"""The levels of a chain's steps, which tell Log-ICoT on text which steps to re
 | ------ | ---------------------------------------------------------------------------------------- |
 | given  | in the data                                                                              |
 | graph  | from equations: a step is one level above the highest of the steps whose results it uses |
+| thin   | none in the data: the steps are a sequence, of which every 2nd is kept, then every 4th, … |
 | steps  | none: half of the remaining steps are removed together                                   |
 | tokens | none: half of the remaining tokens are removed together                                  |
 """
@@ -19,7 +20,7 @@ from internalize.lm.data.example import Example
 from internalize.lm.data.rows import short
 from internalize.lm.options import LevelSource
 
-ResolvedSource = Literal["given", "graph", "steps", "tokens"]
+ResolvedSource = Literal["given", "graph", "thin", "steps", "tokens"]
 
 _WORDED: Final = 0.1
 """Largest share of examples with steps that are no equations, for levels from the graph."""
@@ -73,6 +74,8 @@ def resolve_levels(examples: Sequence[Example], source: LevelSource) -> tuple[Re
             f"levels=graph, but step {short(wrong)} of example {worded[0] + 1} is not an equation of numbers like "
             f"16-3-4=9, and {len(worded)} of {len(examples)} examples have such steps; a tenth may"
         )
+    if source == "thin" and not any(len(example.steps) > 1 for example in examples):
+        raise InputError("thinning keeps every 2nd step, and no chain of these data has more than one step")
     return source, with_levels(examples, source)
 
 
@@ -83,7 +86,7 @@ def with_levels(examples: Sequence[Example], source: ResolvedSource) -> list[Exa
     because a step needs only lower levels. Without levels, steps keep their order. If levels come from the graph, a
     chain with steps that are no equations is taken for a sequence: each step is one level above the one before.
     """
-    if source in ("steps", "tokens"):
+    if source in ("thin", "steps", "tokens"):
         return [replace(example, levels=None) for example in examples]
     found: list[Example] = []
     for number, example in enumerate(examples, start=1):

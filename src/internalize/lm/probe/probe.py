@@ -153,6 +153,19 @@ def _read_cell(cells: Cells, cell: int, readings: Readings, layer: int, fitted: 
     }
 
 
+def probed_accuracy(
+    kept: ProbedModels, sequences: Sequences, readings: Readings, step: int, layer: int
+) -> float | None:
+    """Return the accuracy of the probes of a step's tokens at a layer: 0 is chance, 1 is always right, in the mean."""
+    cells, fitted = sequences.cells, fitting_half(kept.seed, len(sequences.rows))
+    found = [
+        _read_cell(cells, cell, readings, layer, fitted)
+        for cell, (element, _) in enumerate(cells.keys)
+        if element == step
+    ]
+    return _mean([(each["probe"] - each["chance"]) / (1 - each["chance"]) for each in found])
+
+
 def child_positions(kept: ProbedModels, sequences: Sequences) -> list[Children]:
     """Return the places of each cell's children: of a word its position, of a step also the position that predicts it.
 

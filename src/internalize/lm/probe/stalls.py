@@ -12,7 +12,7 @@ some layer, and otherwise *missing*. The reason for a missing step is the first 
 | pulled   | in some layer above the children each child has at least `ABOVE` times the pull of other keys, so the    |
 |          | step is about to be found                                                                                |
 | faint    | no layer has such a pull: the signal is below the noise                                                  |
-| unknown  | the children or their places are not known (they are known only for parity)                              |
+| unknown  | the children or their places are not known (known only for parity and words)                             |
 
 The representation has collapsed if all steps of the earlier model are lost. The loss is that of the last layer on what
 a training example of the stage supervises. A loss at every layer is not included.

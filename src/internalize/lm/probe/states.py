@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from internalize.curriculum import at_or_last
 from internalize.lm.stages.chains import Chain
 from internalize.lm.stages.removal import IGNORED, Row, TextStages, slotted
 from internalize.lm.training.collator import model_input
@@ -40,11 +39,11 @@ class Budget:
         stage = min(number - 1, stages.last)
         return cls(stages.hidden[stage], stage)
 
-    def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, int]:
-        """Return the number of a chain's hidden units, and its number of slots."""
+    def of_chain(self, stages: TextStages, chain: Chain) -> tuple[int, tuple[int, ...] | None]:
+        """Return the number of a chain's hidden units, and its numbers of slots as `TextStages.parts` takes them."""
         if self.stage is not None:
-            return stages.hidden_units(chain, self.stage), stages.stage_slots[self.stage]
-        return min(self.hidden, len(chain.units)), at_or_last(stages.count_slots, self.hidden)
+            return stages.hidden_units(chain, self.stage), stages.stage_gaps(self.stage)
+        return min(self.hidden, len(chain.units)), stages.count_gaps(self.hidden)
 
 
 class TokenPlace(NamedTuple):
@@ -60,28 +59,24 @@ class TokenPlace(NamedTuple):
 
 def places(stages: TextStages, chain: Chain, budget: Budget) -> tuple[Row, list[TokenPlace]]:
     """Return the sequence of a chain under a budget, and the places of the tokens of its steps and its answer."""
-    hidden, slots = budget.of_chain(stages, chain)
-    lengths = list(map(len, chain.units))
-    first, count = len(chain.prompt), sum(lengths)
-    tokens = [token for unit in chain.units for token in unit] + list(chain.answer)
-    if stages.options.side == "right":
-        kept = sum(lengths[: len(lengths) - hidden])
-        gap, last = range(kept, count), first + kept - 1
-        own = [last if i in gap else first + i - (len(gap) if i >= count else 0) for i in range(len(tokens))]
-        predicted = [last if i in gap else at - 1 for i, at in enumerate(own)]
-    else:
-        gap, last = range(sum(lengths[:hidden])), first - 1
-        slots = slots if stages.options.padded else 0
-        slot_of = {token: first + slot for slot, token in slotted(len(gap), slots).items()}
-        own = [first + slots - len(gap) + i for i in range(len(tokens))]
-        predicted = [at - 1 for at in own]
-        following = last
-        for i in reversed(gap):
+    hidden, gaps = budget.of_chain(stages, chain)
+    found: list[TokenPlace] = []
+    at = len(chain.prompt)
+    for tokens, slots in stages.parts(chain, hidden, gaps):
+        if slots is None:
+            found += (TokenPlace(token, at + i, at + i - 1, True) for i, token in enumerate(tokens))
+            at += len(tokens)
+            continue
+        slot_of = {token: at + slot for slot, token in slotted(len(tokens), slots).items()}
+        own: list[TokenPlace] = []
+        following = at - 1  # without slots
+        for i in reversed(range(len(tokens))):
             following = slot_of.get(i, following)
-            own[i], predicted[i] = following, following - (i in slot_of)
-    shown = [i not in gap for i in range(len(tokens))]
-    row = stages.sequence(chain, hidden, slots, supervise_hidden=stages.options.slot_loss > 0)
-    return row, list(map(TokenPlace, tokens, own, predicted, shown))
+            own.append(TokenPlace(tokens[i], following, following - (i in slot_of), False))
+        found += reversed(own)
+        at += slots
+    row = stages.sequence(chain, hidden, gaps, supervise_hidden=stages.options.slot_loss > 0)
+    return row, found
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,8 @@ def _chain_lengths(stages: TextStages, chain: Chain, *, smooth: bool) -> _Floats
     """Return the expected lengths and squared lengths for one chain, by stage."""
     options, units = stages.options, len(chain.units)
     sizes = [len(unit) for unit in chain.units]
-    gone = np.cumsum([0, *(reversed(sizes) if options.side == "right" else sizes)])
-    shown = len(chain) - gone
     hidden = np.array([stages.hidden_units(chain, stage) for stage in range(stages.count)])
-    slots = np.array(stages.count_slots)[np.minimum(np.arange(units + 1), len(stages.count_slots) - 1)]
-    by_count = _first_two_powers(shown + slots * options.padded)
-    by_stage = _first_two_powers(shown[hidden] + np.array(stages.stage_slots) * options.padded)
+    by_count, by_stage = map(_first_two_powers, stages.lengths(chain))
     if smooth:
         offsets = np.arange(MAX_OFFSET + 1)
         chances = np.exp(-options.smoothing * offsets)  # of this offset or more

@@ -112,7 +112,7 @@ def _dependencies(work: Internalization, updates: int) -> dict[str, str]:
     for update in range(updates):
         for name, values in work.collator(range(update * batch, (update + 1) * batch)).items():
             batches.update(f"{name} {values if isinstance(values, bool) else values.numpy().tobytes()}".encode())
-    held_out = [stages.sequence(chain, 0, 0) for chain in work.text.chains(work.callback.validation)]
+    held_out = [stages.sequence(chain, 0, (0,)) for chain in work.text.chains(work.callback.validation)]
     options = {**first_stage_options(work.options).as_json(), "seed": work.seed, "several_stages": stages.count > 1}
     return {
         "options": _digest(json.dumps(options, sort_keys=True)),

@@ -20,6 +20,7 @@ from internalize.lm.data.example import Example
 from internalize.lm.stages.chains import Chain, TextFormat
 from internalize.lm.stages.removal import TextStages
 from internalize.lm.training.collator import padded
+from internalize.lm.training.interleaved import generate_between_slots, is_interleaved
 from internalize.lm.training.models import positions_of
 
 ROOM: Final = 8
@@ -118,7 +119,11 @@ def generate_answers(
         for start in range(0, len(order), batch):
             some = order[start : start + batch]
             forced = max(lengths[i] for i in some) if true_length else None
-            rows = _generate(model, text, stages, [chains[i] for i in some], stage, most, forced)
+            asked = [chains[i] for i in some]
+            if is_interleaved(stages, stage):
+                rows = generate_between_slots(model, text, stages, asked, stage, most, _positions(model))
+            else:
+                rows = generate_rows(model, text, stages, asked, stage, most, forced)
             for i, ids in zip(some, rows, strict=True):
                 written = ids[: room[i]]
                 answers[i] = text.answer(written, direct=direct)
@@ -133,13 +138,15 @@ def generate_answers(
 def continuation_length(stages: TextStages, chain: Chain, stage: int) -> int:
     """Return the length of the true continuation at a stage: the tokens of the shown steps, the answer and its end."""
     hidden = stages.hidden_units(chain, stage)
-    shown = chain.units[: len(chain.units) - hidden] if stages.options.side == "right" else chain.units[hidden:]
-    return sum(map(len, shown)) + len(chain.answer)
+    return sum(len(part.tokens) for part in stages.parts(chain, hidden, (0,)) if part.slots is None)
 
 
 def positions_left(model: Any, stages: TextStages, chain: Chain, stage: int) -> int:
     """Return how many tokens fit into the model's positions. The last one needs no position: it is not fed back."""
     first = len(stages.prompt(chain, stage).tokens) + _gap(stages, stage)
+    if is_interleaved(stages, stage):
+        hidden, gaps = stages.hidden_units(chain, stage), stages.stage_gaps(stage)
+        first += sum(part.slots or 0 for part in stages.parts(chain, hidden, gaps)) - gaps[0]
     return max(0, _positions(model) - first + 1)
 
 
@@ -158,10 +165,13 @@ def _unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _generate(
+def generate_rows(
     model: Any, text: TextFormat, stages: TextStages, chains: Sequence[Chain], stage: int, most: int, forced: int | None
 ) -> list[list[int]]:
-    """Return the generated tokens of each chain, up to and including the end token, or ``forced`` tokens."""
+    """Return the generated tokens of each chain, up to and including the end token, or ``forced`` tokens.
+
+    The chains are one batch, in this order. Their input is the question and, with padding, the stage's first slots.
+    """
     from transformers import GenerationConfig
 
     rows = [stages.prompt(chain, stage) for chain in chains]

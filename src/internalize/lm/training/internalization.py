@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from internalize.errors import InputError
 from internalize.lm.data.example import Example
 from internalize.lm.data.levels import ResolvedSource, resolve_levels, with_levels
 from internalize.lm.data.readers import Say
@@ -67,7 +68,8 @@ class Internalization:
         # Test examples are included, so that one without levels is found now and not after training.
         examples = [*sample, *self.source.validation, *self.source.test(options.test_examples)]
         self.levels: ResolvedSource
-        self.levels, leveled = resolve_levels(examples, options.levels if by_levels else "steps")
+        wanted = "thin" if options.thins else options.levels if by_levels else "steps"
+        self.levels, leveled = resolve_levels(examples, wanted)
         template = get_template(options.template, tokenizer)
         self.tokenizer = tokenizer or word_tokenizer(examples, template)
         slot_token, self.new_slot = slot_token_of(options, tokenizer)
@@ -83,6 +85,11 @@ class Internalization:
         check_text(self.text, [*some, *long], say)
         counted, also = self.text.chains(some), self.text.chains(long)
         self.stages = TextStages.measure(options, counted, self.text.slot, also=also)
+        if options.thins and options.padded and self.stages.step_end is None:
+            raise InputError(
+                "thinning cannot tell where a written step ends: the steps have different numbers of tokens, and no last "
+                "token of their own; end each step with the same mark, as --template lines does"
+            )
         measured = [*some, *long, *leveled[len(sample) :]]
         chains = self.text.chains(measured)
         self.longest = max(map(self.stages.longest, chains))

@@ -15,6 +15,7 @@ from internalize.lm.data.readers import Say
 from internalize.lm.options import CurriculumOptions, LmModelOptions, options_from_json
 from internalize.lm.stages.chains import TextFormat, Unit
 from internalize.lm.stages.removal import TextStages
+from internalize.lm.stages.step_end import StepEnd
 from internalize.lm.stages.template import ICOT, Template
 from internalize.lm.training.adapters import quantization, with_adapters
 from internalize.lm.training.gguf_files import gguf_file
@@ -48,7 +49,8 @@ _TABLES: Final = ("hidden", "stage_slots", "count_slots", "targets")
 def model_config(
     options: LmModelOptions, vocabulary: int, end: int, longest: int, spare: int = 0, place: Place | None = None
 ) -> Any:
-    """Return the config of the model in the options, with ``longest`` positions; a new GPT-2 has ``spare`` more.
+    """Return the config of the model in the options, with ``longest`` positions. A new GPT-2 has ``spare`` more, or the
+    number in the options.
 
     ``place`` is that of the example with the most tokens.
     """
@@ -71,9 +73,11 @@ def model_config(
                 raise InputError(f"{options.model}: vocab_size={words}, but the data have {vocabulary} words")
             config._name_or_path = ""  # otherwise peft would look for it on the hub
         return config
+    if options.positions is not None and options.positions < longest:
+        raise InputError(f"positions={options.positions}, but the longest sequence of the data needs {longest}")
     new = GPT2Config(
         vocab_size=vocabulary,
-        n_positions=longest + spare,
+        n_positions=options.positions or longest + spare,
         n_layer=options.layers,
         n_embd=options.width,
         n_head=options.heads,
@@ -141,6 +145,10 @@ class PromptSpec:
     """Older files lack it. Then every stage is a target."""
     template: Template = ICOT
     """Older files lack it."""
+    gaps: tuple[_Counts, ...] = ()
+    """Only with thinning: see `TextStages`."""
+    step_end: StepEnd | None = None
+    """Only with thinning."""
 
     def text(self, tokenizer: Any) -> TextFormat:
         """Return the converter between text and tokens."""
@@ -151,7 +159,8 @@ class PromptSpec:
 
     def stages(self, text: TextFormat) -> TextStages:
         """Return the stages of the model's training."""
-        return TextStages(self.curriculum, text.slot, *(getattr(self, name) for name in _TABLES))
+        tables = (getattr(self, name) for name in _TABLES)
+        return TextStages(self.curriculum, text.slot, *tables, gaps=self.gaps, step_end=self.step_end)
 
     @classmethod
     def of(cls, data: str, levels: ResolvedSource, text: TextFormat, stages: TextStages) -> "PromptSpec":
@@ -164,6 +173,8 @@ class PromptSpec:
             CurriculumOptions(**{each.name: getattr(stages.options, each.name) for each in fields(CurriculumOptions)}),
             *(getattr(stages, name) for name in _TABLES),
             template=text.template,
+            gaps=stages.gaps,
+            step_end=stages.step_end,
         )
 
     @classmethod
@@ -184,6 +195,10 @@ class PromptSpec:
         if len(asking.stage_slots) != len(asking.hidden):
             slots = len(asking.stage_slots)
             raise InputError(f"{path} is damaged: {len(asking.hidden)} stages and {slots} slot counts")
+        if len(asking.gaps) != (len(asking.hidden) if curriculum.thins else 0):
+            raise InputError(f"{path} is damaged: {len(asking.hidden)} stages and gaps of {len(asking.gaps)}")
+        if curriculum.thins and curriculum.padded and asking.step_end is None:
+            raise InputError(f"{path} is damaged: it does not say where a step ends")
         last = len(asking.hidden) - 1
         if sorted({0, *asking.targets, last}) != list(asking.targets):
             raise InputError(f"{path} is damaged: targets={asking.targets} do not increase from 0 to {last}")

@@ -90,11 +90,7 @@ def held_out_loss(
     with torch.no_grad():
         for start in range(0, len(examples), at_once):
             chains = text.chains(examples[start : start + at_once])
-            hidden = (stages.hidden_units(chain, stage) for chain in chains)
-            rows = [
-                stages.sequence(chain, count, stages.stage_slots[stage], supervise_hidden=options.slot_loss > 0)
-                for chain, count in zip(chains, hidden, strict=True)
-            ]
+            rows = [stages.at_stage(chain, stage, supervise_hidden=options.slot_loss > 0) for chain in chains]
             batch = model_input(rows, text.pad, positions=options.keep_positions)
             labels = batch.pop("labels")[:, 1:].to(model.device)
             logits = model(**{name: value.to(model.device) for name, value in batch.items()}).logits[:, :-1]

@@ -23,7 +23,7 @@ from internalize.parity.adamw.ensemble import Training, make_model, named_parame
 from internalize.parity.adamw.groups import options_of
 from internalize.parity.model.link import get_link
 from internalize.parity.model.relaxed import HIDDEN
-from internalize.parity.model.weights import check_dtype
+from internalize.parity.model.weights import check_dtype, columns_as_layers, weight_shapes
 from internalize.parity.options import TrainOptions, stored
 from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels, ParityTree
@@ -140,7 +140,7 @@ def run_config(options: TrainOptions, seed: int) -> Json:
         get_link(options.link, options.arity, options.modulus)
     tree = ParityTree.drawn(options, seed)
     parity_stages(tree.levels, options.schedule())  # raises if the tree lacks a level of the curriculum
-    gates = "cot" if options.curriculum == "cot" else options.gates
+    gates = "cot" if options.curriculum == "cot" and not options.transfer else options.gates
     supervised = "shown" if options.shows else "hidden"
     resolved = {"gates": gates, "supervised_tokens": supervised}
     return {**stored(options), "seed": seed, "secret": list(tree.secret), **resolved}
@@ -231,6 +231,8 @@ def check_finished(run: Run) -> None:
         raise InputError(f"{where} is damaged: it ends at step {ends}, the result at {result['steps']}")
     options = options_of(run)
     wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options, [0])).items()}
+    if options.transfer:
+        wanted = dict(weight_shapes(Levels(options.n, options.k), "level"))
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     where = run.path / "weights.safetensors"
     for name in {**wanted, **found}:
@@ -272,7 +274,7 @@ def _train(
         for number, run in enumerate(runs):
             run.append_metrics(training.latest[number])
             if training.seeds[number] in snapshots:
-                run.save_snapshot(training.done, training.weights(number))
+                run.save_snapshot(training.done, _weights(training, number))
         report(TrainProgress(training.done, training.total, len(training.stages), training.latest))
 
     def save() -> None:
@@ -307,9 +309,18 @@ def _train(
 
     results = [_result(training, number) for number in range(len(training.seeds))]
     for number, run in enumerate(runs):
-        run.save_weights(training.weights(number))
+        run.save_weights(_weights(training, number))
         run.finish(results[number])
     return results
+
+
+def _weights(training: Training, number: int) -> Mapping[str, Tensor]:
+    """Return the weights of one run as its files hold them: with transfer, as layers."""
+    weights = training.weights(number)
+    if not training.options.transfer:
+        return weights
+    layers = columns_as_layers(weights["W"], training.levels)
+    return dict(zip(weight_shapes(training.levels, "level"), layers, strict=True))
 
 
 def _result(training: Training, number: int) -> Json:

@@ -19,13 +19,15 @@ The D are integers, counted 64 samples per machine word. Rounding happens only i
 hundred terms per chunk.
 
 **Bound.** Let the true nodes be within ε of the computed ones. Then the counted gradient is within
-\[ \frac{\varepsilon}{M}\,(2A^2 + 4C + 4A) + \frac{8A}{M}\,u\,(\text{terms} + 64), \qquad u = 2^{-53}, \]
+\[ \frac{\varepsilon}{M}\,(2A^2 + 4C + 4A) + \frac{8A}{M}\,u\,(\text{terms} + M + 68), \qquad u = 2^{-53}, \]
 of the gradient, with A = sup |φ′| and C the Lipschitz constant of φ′, as in ``freezing.py``.
 **Proof.** One sample's term f = (φ(z) − b)φ′(z)(x_j − z) has |∂f/∂x_j| ≤ 2A and |∂f/∂z| ≤ 2A² + 4C + 2A, because φ,
 b, x_j and z are in [−1, 1]; x_j and the mean z move by at most ε. This is the first part. The weights are within 64uA
 of φ′ and φφ′. The sums over s and chunks have ``terms`` terms, and no partial sum exceeds AB in size. So each of the
-two sums is rounded by at most uAB · terms, and subtracting the mean at most doubles that. The factor 2/(MB) leaves at
-most 8Au · terms/M. ∎
+two sums is off by at most uAB · (terms + 64). Their differences are at most 2AB in size, so computing these, their mean
+over the M keys in any order, what is left of them and the quotient rounds by at most uAB · (2 + (2M + 2) + 4 + 4).
+Subtracting the mean doubles the error of the two sums together. The factor 2/(MB) leaves at most
+8Au · (terms + 64)/M + 2Au · (2M + 12)/M, which is below the bound by more than the terms of order u². ∎
 
 For quantized layers ε is of the order of the square of the softmax mass off the children. At the default amplitude
 the bound is then at most a millionth of half a step. That is less than what float32 loses, and far less than the
@@ -125,7 +127,7 @@ def counting_bound(samples: Samples, masses: Sequence[float], link: Link) -> flo
     deltas, _ = drifts(link, masses)
     epsilon = max((min(C * delta**2 / 2, 2.0) for delta in deltas), default=0.0)
     terms = (M // 2 + 1) * math.ceil(samples.count / _chunk(samples))
-    return (epsilon * (2 * A**2 + 4 * C + 4 * A) + 8 * A * 2.0**-53 * (terms + 64)) / M
+    return (epsilon * (2 * A**2 + 4 * C + 4 * A) + 8 * A * 2.0**-53 * (terms + M + 68)) / M
 
 
 def _chunk(samples: Samples) -> int:

@@ -7,6 +7,9 @@
 | quantize | q               | to the nearest multiple of the grid, halves to the even multiple          | section 2   |
 | unit     | –               | the grid: 1, K, or 0 for no rounding                                      | section 2   |
 | push     | ε of the oracle | how far an adversary can move one step of each column                     | section 2.1 |
+
+Recovery is up to a shift of each column, because Theorem 1 is about the output, and softmax ignores a shift. The
+paper's proof has the weights K and 0 themselves; what these cost in samples is in docs/finite-n.md.
 """
 
 import math

@@ -39,14 +39,20 @@ from torch import Tensor
 from internalize.errors import InputError
 from internalize.parity.algorithm1.recovery import StageRecord, quantize, stage_record, worst_push
 from internalize.parity.algorithm1.streaming import Samples
-from internalize.parity.algorithm1.weight_layouts import FORMS, LevelModel, form_of, stages_of
+from internalize.parity.algorithm1.weight_layouts import LevelModel, form_of, model_of, stages_of
 from internalize.parity.model.metrics import is_right
 from internalize.parity.model.weights import columns_as_layers
 from internalize.parity.options import MAX_SAMPLES, Grid, SolveOptions, StepOptions
 from internalize.parity.task.data import EXACT
 from internalize.parity.task.tree import Levels, ParityTree
 from internalize.parity.theory.freezing import off_child_mass
-from internalize.parity.theory.prediction import DEFAULT_FAILURE, Setting, impossible, theorem_log10_n
+from internalize.parity.theory.prediction import (
+    DEFAULT_FAILURE,
+    Setting,
+    impossible,
+    theorem_log10_n,
+    without_prediction,
+)
 from internalize.random_words import normals
 
 _LEAKS = 0.75
@@ -166,14 +172,14 @@ def solve(
     if tree.arity != options.arity:
         raise InputError(f"the nodes of the tree have {tree.arity} children, but the options have {options.arity}")
     setting, B = setting_of(options), samples_of(options)
-    model, stages = FORMS[form_of(options)](tree, setting, options), stages_of(options)
+    model, stages = model_of(options, tree, setting), stages_of(options)
     K, unit = setting.amplitude, {"K": setting.amplitude, "1": 1.0, "none": 0.0}[setting.grid]
     W = list(begun.weights) if begun else model.start()
     records = list(begun.records) if begun else []
     dtype: torch.dtype = getattr(torch, options.dtype)
     train = Samples(tree, options.seed, 0, B, "train", options.chunk, dtype, options.device, setting.label_noise)
     for number, stage in list(enumerate(stages))[len(records) :]:
-        layer, rate = stage.layers - 1, model.rate(stage)
+        layer, rate = stage.trained, model.rate(stage)
         errors = _random_errors(options, W, number)
         slack = [unit / 2 / float(torch.as_tensor(rate).max()) - float(error.abs().max()) for error in errors]
         samples = replace(train, start=number * B)
@@ -254,12 +260,8 @@ def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
 
 def _departure(options: SolveOptions, stage: int) -> str | None:
     """Say which condition of recovery a request drops; None if none. Gates matter only after the first stage."""
-    if options.curriculum == "none":
-        return (
-            "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
-        )
-    if options.skip:
-        return f"skip={options.skip}: a stage takes one step, which cannot train the layers of two levels"
+    if not options.hidden_loss and (why := without_prediction(options.schedule(), Levels(options.n, options.k))):
+        return why
     if options.gates == "ones" and stage > 1:
         return "with gates=ones every layer overwrites the input bits, which collapse (Lemma 1)"
     if options.gates == "cot" and stage > 1:

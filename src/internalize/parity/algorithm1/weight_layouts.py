@@ -14,6 +14,15 @@ The paper's algorithm is Log-ICoT on `LevelModel`. The other curricula and gates
   rounding restores every weight. Where ``freezing.py`` proves that, no gradient is computed, and the step is
   recorded as 0.
 - *none* has one stage: the loss on the root, from W = 0 in every layer, and one step at the last layer's rate.
+- *none* with hidden loss has one stage of log2 k steps. Its input and loss never change. Step t moves the layers up to t,
+  at the rate of layer t.
+  If all layers moved in every step, layer 3 would find no children. At W = 0 all nodes of a level have one value, a
+  function of the mean s of the bits: \(y_1 = \phi(s) \approx -1\), and \(y_2 \approx \phi(-a)\) with a the share of level 1
+  among the keys of layer 2. A node that reads more of them comes closer to 0, the best constant guess. So the first
+  gradient of a layer above the first is of order 1/M on a whole level, where that of a child in its own stage is
+  2c/M²; at the rates of Theorem 1 the step on a level is of order KM. Layer 3 reads two levels of nodes, whose values and
+  steps differ. Once they are rounded to values K apart (level 1 on top; at k = n/2 from n = 16 on, by a test), a node of
+  level 3 gives its children less than \(e^{-K}\) each. So are the next gradients, which rounding removes for good.
 - *cot* has one stage. Departs from the other models: each column has the rate of its level. Columns of different
   levels see different numbers of keys, so with one rate only the children of one level would get weight K.
 - Under other gates a layer also updates positions of other levels, so their columns have gradients and are stepped too.
@@ -38,7 +47,7 @@ from internalize.parity.model.loss import stage_loss
 from internalize.parity.model.mask import level_mask, named_mask
 from internalize.parity.model.metrics import infer
 from internalize.parity.model.sparse import SparseModel
-from internalize.parity.model.transformer import BlockTransformer, set_weights
+from internalize.parity.model.transformer import BlockTransformer, LevelTransformer, set_weights
 from internalize.parity.model.weights import Form, weight_shapes
 from internalize.parity.options import SolveOptions
 from internalize.parity.task.data import add_trace, stage_input
@@ -66,8 +75,10 @@ def form_of(options: SolveOptions) -> Form:
 
 
 def stages_of(options: SolveOptions) -> tuple[ParityStage, ...]:
-    """Return the stages of a request; each takes one gradient step."""
-    return parity_stages(Levels.of(options), options.schedule())
+    """Return the stages of a request, one per gradient step. With hidden loss, one stage takes a step per level."""
+    levels = Levels.of(options)
+    found = parity_stages(levels, options.schedule(), hidden_loss=options.hidden_loss)
+    return tuple(replace(found[0], moving=t) for t in range(1, levels.L + 1)) if options.hidden_loss else found
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ class SteppedModel(ABC):
 
     def rate(self, stage: ParityStage) -> float | Float[Tensor, " nodes"]:
         """Return the learning rate of a stage."""
-        return self.setting.amplitude * self.setting.unit_rates[stage.layers - 1]
+        return self.setting.amplitude * self.setting.unit_rates[stage.trained]
 
     def pairs(self, layer: int) -> Pairs:
         """Return the children of a layer's columns."""
@@ -155,6 +166,27 @@ class LevelModel(SteppedModel):
         """Compute the answers in one pass."""
         model = SparseModel(self.tree.levels, W, self.link, like=samples.like)
         return roots(samples, lambda bits: model.states(bits)[-1])
+
+
+class HiddenLossModel(LevelModel):
+    """The model in level form with the loss on every node, in steps of one stage."""
+
+    def gradients(
+        self, samples: Samples, W: Sequence[Tensor], stage: ParityStage, slack: Sequence[float] | None
+    ) -> list[Tensor]:
+        """Compute the gradients of the layers up to the one that the step trains; ignore the slack. Higher ones stay."""
+        model = set_weights(LevelTransformer(self.tree.n, self.tree.k, self.link, dtype=samples.dtype), W)
+        model = model.to(samples.device)
+
+        def loss(bits: Tensor, flips: Tensor | None) -> Tensor:
+            labels = add_trace(self.tree, bits)[:, self.tree.n :]
+            if flips is not None:
+                labels = labels * flips.T
+            return (model.states(bits)[:, self.tree.n :] - labels).square().sum() / 2
+
+        samples = replace(samples, chunk=samples.chunk or samples.default_chunk(_COPIES))
+        found = chunked_gradients(samples, list(model.parameters())[: stage.trained + 1], loss)
+        return [*found, *(torch.zeros_like(w) for w in W[stage.trained + 1 :])]
 
 
 class _AutogradModel(SteppedModel):
@@ -231,7 +263,13 @@ class CotModel(_AutogradModel):
         return CoTTransformer(self.tree.n, self.tree.k, self.link, dtype=samples.dtype).to(samples.device)
 
 
-FORMS: Final[dict[Form, type[SteppedModel]]] = {"level": LevelModel, "block": BlockModel, "cot": CotModel}
+_FORMS: Final[dict[Form, type[SteppedModel]]] = {"level": LevelModel, "block": BlockModel, "cot": CotModel}
+
+
+def model_of(options: SolveOptions, tree: ParityTree, setting: Setting) -> SteppedModel:
+    """Return the model of a request."""
+    kind = HiddenLossModel if options.hidden_loss else _FORMS[form_of(options)]
+    return kind(tree, setting, options)
 
 
 def _below(bounds: Sequence[float], slack: Sequence[float]) -> bool:

@@ -15,8 +15,11 @@ side itself is used: \(\delta_\ell = \mu_\ell = (n_\ell - 2)/(2e^K + n_\ell - 2)
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +30,10 @@ from internalize.parity.certificates.world import World
 from internalize.parity.theory.freezing import curvature, drifts, frozen_gradient_bounds, off_child_mass
 
 _CHUNK = 8192
+_COMPARED_BITS = 62
+"""Largest number of bits of a sample that are compared, so that they are one integer."""
+_SAMPLES_PER_STAGE, _EQUAL_PAIRS = 20_000, 5_000_000
+"""Largest number of samples of a stage that are compared, and of expected pairs of equal ones."""
 
 
 def declared_masses(world: World) -> list[float] | None:
@@ -202,14 +209,70 @@ def _history_unknown(world: World, statement: str) -> str | None:
     return None if world.history else "the weights after each stage are not known (solve --snapshots stores them)"
 
 
-@statement("Algorithm 1", "no two stages share a sample")
+@statement("Algorithm 1", "no two stages share a sample, and no sample is drawn again")
 def fresh_samples(world: World) -> Finding:
-    """Check that every stage of Algorithm 1 draws samples that no other stage used. Measured: samples used twice."""
+    r"""Check that every stage of Algorithm 1 draws samples that no other stage used, and none of them twice.
+
+    Measured: samples used twice. If the stages' ranges overlap, these are the samples in two of them. Otherwise the
+    bits themselves are compared, over all stages: for the distance d at which most samples are equal to the one d
+    before them, it is the number of such samples beyond what chance allows.
+
+    **Chance.** Let p be the probability that two fresh samples agree on the bits that are compared, all n of them or
+    the first 62. For one d the indicators of agreement are independent, because along i, i + d, i + 2d, … differences
+    of independent uniform samples are independent and uniform. So of N samples k or more agree with probability at
+    most \(e^{-N D(k/N)}\), with \(D(q) = q\ln\frac qp + (1-q)\ln\frac{1-q}{1-p}\) (Chernoff). Chance allows fewer than
+    the least k for which this is at most \(10^{-6}/N^2\). The number of distances is below N², so fresh samples exceed
+    it at some d with probability at most 10^−6. Samples that come again in another order are found only if n is so
+    large that a few equal samples are more than chance.
+    """
     if not world.ranges:
         return not_applicable("which samples each stage used is not known")
     used = sorted(world.ranges)
     twice = sum(max(a + size - b, 0) for (a, size), (b, _) in itertools.pairwise(used))
-    return Finding(float(twice), 0.0)
+    if twice:
+        return Finding(float(twice), 0.0, "the ranges of two stages overlap")
+    bits = min(world.tree.n, _COMPARED_BITS)
+    most = min(_SAMPLES_PER_STAGE, math.isqrt(2 * _EQUAL_PAIRS * 2**bits) // len(used))
+    used = [(start, min(count, most)) for start, count in used]
+    N = sum(count for _, count in used)
+    repeated, distance = _most_repeated(world, used, bits)
+    allowed = most_by_chance(N, 2.0**-bits)
+    reason = f"{repeated} of {N} samples equal the one {distance} before them; chance allows {allowed}"
+    return Finding(float(max(repeated - allowed, 0)), 0.0, reason)
+
+
+def _most_repeated(world: World, ranges: Sequence[tuple[int, int]], bits: int) -> tuple[int, int]:
+    """Return the number of samples that equal the one some distance before them, at the distance where it is largest.
+
+    Also return that distance. Only the first ``bits`` bits of a sample are compared.
+    """
+    places = torch.cat([torch.arange(start, start + count) for start, count in ranges])
+    power = 2 ** torch.arange(bits)
+    drawn = [(world.draw(first, count, "train")[:, :bits] < 0).long() @ power for first, count in _chunks(ranges)]
+    code, order = torch.cat(drawn).sort(stable=True)
+    places, apart, step = places[order], [torch.ones(0, dtype=torch.long)], 1
+    while step < len(code) and bool((equal := code[step:] == code[:-step]).any()):
+        apart.append((places[step:] - places[:-step])[equal])
+        step += 1
+    distances, counts = np.unique(torch.cat(apart).numpy(), return_counts=True)
+    return (int(counts.max()), int(distances[counts.argmax()])) if len(counts) else (0, 1)
+
+
+def most_by_chance(N: int, p: float) -> int:
+    """Return the largest number of N samples that chance makes equal to the one d before them, for every d."""
+
+    def divergence(k: int) -> float:
+        return k * math.log(k / N / p) + ((N - k) * math.log((N - k) / N / (1 - p)) if k < N else 0.0)
+
+    limit = math.log(1e6 * N**2)
+    return next((k - 1 for k in range(math.ceil(N * p) + 1, N + 1) if divergence(k) >= limit), N)
+
+
+def _chunks(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges in chunks that fit in memory."""
+    for start, count in ranges:
+        for first in range(start, start + count, _CHUNK):
+            yield first, min(_CHUNK, start + count - first)
 
 
 def _step_finding(world: World, stages: range) -> Finding:
@@ -220,29 +283,72 @@ def _step_finding(world: World, stages: range) -> Finding:
     and only from above, because a non-child that falls does no harm. Measured: the largest such Δ; at least 1 if
     the stored layer is not recovered.
     """
-    if world.departure:
-        return not_applicable(world.departure)
+    if why := step_unknown(world):
+        return not_applicable(why)
     assert world.algorithm is not None
     if world.algorithm.oracle != "none":
         return not_applicable("the step had an oracle's error, which is not stored")
-    if not world.ranges:
-        return not_applicable("which samples each stage used is not known")
-    setting, tree = world.algorithm, world.tree
-    K, unit = setting.amplitude, setting.amplitude if setting.grid == "K" else 1.0
-    worst, constant = 0.0, 0.0
-    for stage in stages:
-        gradient = _gradient_at_zero(world, stage) if world.gated_as_printed else _gradient_by_autograd(world, stage)
-        keys, rate, pairs = world.levels.level_end[stage], K * setting.unit_rates[stage], tree.layer_children(stage)
-        signal = torch.zeros_like(gradient).scatter(0, torch.tensor(pairs).T, 1 / setting.gradients[stage].paper_rate)
-        remainder = float((gradient + signal)[:keys].abs().max())
+    tree, worst, constant = world.tree, 0.0, 0.0
+    for step in (step_of(world, stage) for stage in stages):
+        K, unit, pairs = step.K, step.unit, step.pairs
+        keys, size = world.levels.level_end[step.stage], 1 / world.algorithm.gradients[step.stage].paper_rate
+        signal = torch.zeros_like(step.gradient).scatter(0, torch.tensor(pairs).T, size)
+        remainder = float((step.gradient + signal)[:keys].abs().max())
         constant = max(constant, remainder * tree.n ** (2 + world.epsilon / 8))
-        seen = world.visible[:, world.levels.span(stage + 1)]
-        children, others = split((-rate * gradient).masked_fill(~seen, -torch.inf), pairs)
+        children, others = split(step.columns, pairs)
         v = quantize(children.mean(dim=0), unit)
         worst = max(worst, float((children - v).abs().max()) / unit, float((others - v + K).max()) / unit)
-        if not _recovered(world, _after(world, stage), stage, K):
-            return Finding(max(worst, 1.0), 0.5, f"the stored layer {stage + 1} is not recovered")
+        if not step.recovered:
+            return Finding(max(worst, 1.0), 0.5, f"the stored layer {step.stage + 1} is not recovered")
     return Finding(worst, 0.5, f"|R| ≤ {constant:.3g} n^(−2−ε/8) in the paper's expansion of the gradient")
+
+
+def step_unknown(world: World) -> str | None:
+    """Say why the steps of a world's stages are not known; None if they are."""
+    return world.departure or (None if world.ranges else "which samples each stage used is not known")
+
+
+@dataclass(frozen=True)
+class StageStep:
+    """The step of a stage (counted from 0) on its own layer, with the samples' gradient and no error of an oracle."""
+
+    stage: int
+    gradient: Tensor
+    """T × nodes."""
+    columns: Tensor
+    """−η_t times the gradient, which are the weights before rounding; −∞ at invisible keys."""
+    pairs: Sequence[tuple[int, ...]]
+    K: float
+    rate: float
+    unit: float
+    recovered: bool
+    """Whether the stored weights of the layer are recovered."""
+
+
+def step_of(world: World, stage: int) -> StageStep:
+    """Return the step of a stage (counted from 0) on its own layer."""
+    setting, nodes = world.algorithm, world.levels.span(stage + 1)
+    assert setting is not None
+    K, rate = setting.amplitude, setting.amplitude * setting.unit_rates[stage]
+    at_zero = world.gated_as_printed
+    gradient = _gradient_at_zero(world, stage) if at_zero else gradients_by_autograd(world, stage)[stage][:, nodes]
+    columns = (-rate * gradient).masked_fill(~world.visible[:, nodes], -torch.inf)
+    recovered = _recovered(world, _after(world, stage), stage, K)
+    unit = K if setting.grid == "K" else 1.0
+    return StageStep(stage, gradient, columns, world.tree.layer_children(stage), K, rate, unit, recovered)
+
+
+def trained_gradient_limit(world: World, stage: int) -> float:
+    """Return a bound on the gradients of the trained layers below a stage, for any batch; infinite if there is none.
+
+    It is the bound of ``freezing.py``, which assumes the paper's mask and gates and children that tie.
+    """
+    trained = list(enumerate(_before(world, stage)[:stage]))
+    gap = [_gap(world, w, layer) for layer, w in trained]
+    if min(gap, default=1.0) <= 0 or not world.masked_and_gated_as_printed:
+        return math.inf
+    masses = [off_child_mass(world.keys(layer), g) for layer, g in enumerate(gap)]
+    return max(frozen_gradient_bounds(world.levels, world.link, masses), default=0.0)
 
 
 @torch.no_grad()
@@ -263,22 +369,26 @@ def _gradient_at_zero(world: World, stage: int) -> Tensor:
     return total / B
 
 
-def _gradient_by_autograd(world: World, stage: int) -> Tensor:
-    """Return the same gradient under any gates, which may bring other levels' columns into the loss."""
+def gradients_by_autograd(world: World, stage: int) -> list[Tensor]:
+    """Return the gradients of a stage's loss in layers 0 … ``stage``, T × T, on the stage's samples, under any gates.
+
+    Gates other than the paper's may bring other levels' columns into the loss.
+    """
     W, now = _before(world, stage), world.stages[stage]
-    W[stage].requires_grad_()
-    total = torch.zeros_like(W[stage])
+    moving = [w.clone().requires_grad_() for w in W[: stage + 1]]
+    totals = [torch.zeros_like(w) for w in moving]
     for sequence in _batch(world, stage):
-        loss = world.loss(world.output(world.stage_input(sequence, now), now.layers, W), sequence, now)
-        total += torch.autograd.grad(loss * len(sequence), W[stage])[0]
-    return total[:, world.levels.span(stage + 1)].detach() / world.ranges[stage][1]
+        output = world.output(world.stage_input(sequence, now), now.layers, [*moving, *W[stage + 1 :]])
+        loss = world.loss(output, sequence, now) * len(sequence)
+        for total, found in zip(totals, torch.autograd.grad(loss, moving), strict=True):
+            total += found
+    return [total / world.ranges[stage][1] for total in totals]
 
 
 def _batch(world: World, stage: int) -> Iterator[Tensor]:
     """Yield the true sequences of a stage's samples, a chunk at a time."""
-    start, B = world.ranges[stage]
-    for first in range(start, start + B, _CHUNK):
-        yield world.sequence(world.draw(first, min(_CHUNK, start + B - first), "train"))
+    for first, count in _chunks([world.ranges[stage]]):
+        yield world.sequence(world.draw(first, count, "train"))
 
 
 def _after(world: World, stage: int) -> Sequence[Tensor]:

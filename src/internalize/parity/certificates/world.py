@@ -168,6 +168,11 @@ class World:
         """Whether the gates are the prescribed ones."""
         return torch.equal(self.gates, paper_gates(self.levels))
 
+    @property
+    def masked_and_gated_as_printed(self) -> bool:
+        """Whether the mask and the gates are the prescribed ones."""
+        return self.gated_as_printed and torch.equal(self.visible, level_mask(self.levels))
+
     def full(self, weights: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return weights as T × T matrices: level form gets zeros at entries that Definition 3 never reads."""
         W = (self.whole or self.weights) if weights is None else weights

@@ -7,6 +7,9 @@
 | algorithm-1 | one step per stage on B samples; at equal samples, every method | stages × the least B, searched     |
 |             | divides Log-ICoT's default total over its stages                | downwards by √2 until a run fails  |
 
+Besides the curricula there are two ways to have all of the chain's loss and no chain at inference: ``transfer`` is cot,
+with the columns of its one layer copied into layers; ``hidden-loss`` is none with the loss on hidden nodes.
+
 AdamW runs at several learning rates, and a method's best one is its row. A stage may be idle: the first stage of a
 level can train the whole level, which leaves nothing to the level's other stages. The rows count idle stages.
 """
@@ -47,6 +50,13 @@ from internalize.storage.summaries import (
     over_seeds,
 )
 
+Scheme = Literal[Method, "transfer", "hidden-loss"]
+SCHEMES: Final[dict[Scheme, Json]] = {
+    **{method: {"curriculum": method} for method in METHODS},
+    "transfer": {"curriculum": "cot", "transfer": True},
+    "hidden-loss": {"curriculum": "none", "hidden_loss": True},
+}
+"""The options of each curriculum that can be compared."""
 Optimizer = Literal["adamw", "algorithm-1"]
 OPTIMIZERS: Final[tuple[Optimizer, ...]] = get_args(Optimizer)
 Say = Callable[[str], None]
@@ -63,8 +73,9 @@ class CompareOptions(LearnedGateOptions, SampleOptions):
     sizes: Annotated[tuple[tuple[int, int], ...], tyro.conf.Suppress] = ((30, 16),)
     seeds: Annotated[tuple[int, ...], tyro.conf.Suppress] = (0, 1, 2, 3, 4)
     eval_every: Annotated[int, tyro.conf.Suppress] = 5
-    methods: tuple[Method, ...] = METHODS
-    """Curricula to compare. cot is evaluated with its chain written."""
+    methods: tuple[Scheme, ...] = METHODS
+    """Curricula to compare. cot is evaluated with its chain written; transfer is cot with its columns as layers, and
+    hidden-loss is none with the loss on every node."""
     skip: tuple[int, ...] = ()
     """For log-icot: levels from 1 without a stage of their own. Only --study curricula uses it."""
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
@@ -85,7 +96,10 @@ class CompareOptions(LearnedGateOptions, SampleOptions):
             repeated = len(set(values)) != len(values) and name not in ("methods", "optimizers")
             if not values or repeated:
                 raise InputError(f"{name}={values} must name at least one value, and no value twice")
-        for name, values, known in (("method", self.methods, METHODS), ("optimizer", self.optimizers, OPTIMIZERS)):
+        for name, values, known in (
+            ("method", self.methods, tuple(SCHEMES)),
+            ("optimizer", self.optimizers, OPTIMIZERS),
+        ):
             for value in values:
                 if value not in known:
                     raise InputError(f"{name}={value!r} is not one of {', '.join(known)}")
@@ -107,7 +121,7 @@ class CompareOptions(LearnedGateOptions, SampleOptions):
 class CurriculumRow(SeedsRow, frozen=True, kw_only=True, tag="curricula"):
     """The results of a method under one optimizer at one size. Costs to reach 99 % are lower medians over seeds."""
 
-    method: Method
+    method: Scheme
     optimizer: Optimizer
     lr: Amount | None
     """The best learning rate; None under Algorithm 1."""
@@ -123,6 +137,8 @@ class CurriculumRow(SeedsRow, frozen=True, kw_only=True, tag="curricula"):
     tried: list[Json] = field(default_factory=list[Json])
     """The results of each learning rate, or of each number of samples."""
     runs: list[str] = field(default_factory=list[str])
+    skip: list[int] | UnsetType = UNSET
+    """Levels without a stage of their own, if there are any."""
     latency_ms: Milliseconds | UnsetType = UNSET
     latency_ms_low: Milliseconds | UnsetType = UNSET
     latency_ms_high: Milliseconds | UnsetType = UNSET
@@ -184,11 +200,17 @@ class _MethodRuns:
     out: Path
     n: int
     k: int
-    method: Method
+    method: Scheme
+
+    @property
+    def asked(self) -> Json:
+        """The options that make the method."""
+        return {**SCHEMES[self.method], "skip": self.skip}
 
     @property
     def stages(self) -> int:
-        return len(parity_stages(Levels(self.n, self.k), Curriculum(self.method, skip=self.skip)))
+        schedule = Curriculum(self.asked["curriculum"], skip=self.skip)
+        return len(parity_stages(Levels(self.n, self.k), schedule))
 
     @property
     def skip(self) -> tuple[int, ...]:
@@ -211,6 +233,7 @@ class _MethodRuns:
             stages=self.stages,
             passes=self.k - 1 if written else 1,
             passes_by_level=self.k.bit_length() - 1 if written else 1,
+            skip=list(self.skip) if self.skip else UNSET,
             **vars(over_seeds([result["accuracy"] for result in results], samples)),
             seconds=round(statistics.fmean(result["seconds"] for result in results), 3),
             steps_to_99=median_of(solved, "step"),
@@ -224,7 +247,7 @@ class _AdamW(_MethodRuns):
     """The runs of a method under AdamW at every learning rate; the best rate makes the row."""
 
     def job(self, seed: int, lr: float) -> TrainJob:
-        options = self.options.train(self.n, self.k, curriculum=self.method, advance="accuracy", lr=lr, skip=self.skip)
+        options = self.options.train(self.n, self.k, advance="accuracy", lr=lr, **self.asked)
         return TrainJob(self.out, self.place(f"adamw-lr{lr}"), options, (seed,))
 
     def jobs(self, seed: int) -> list[TrainJob]:
@@ -285,9 +308,11 @@ class _Algorithm(_MethodRuns):
         return (self.k.bit_length() - 1) * default_samples(self.n, self.k)
 
     def job(self, seed: int) -> DescentJob:
+        from internalize.parity.algorithm1.weight_layouts import stages_of
+
         most = default_samples(self.n, self.k)
-        options = SolveOptions(n=self.n, k=self.k, curriculum=self.method, seed=seed, samples=most, skip=self.skip)
-        equal = max(1, self.budget // self.stages)
+        options = SolveOptions(n=self.n, k=self.k, seed=seed, samples=most, **self.asked)
+        equal = max(1, self.budget // len(stages_of(options)))
         return DescentJob(self.out, self.place("algorithm-1") / f"seed-{seed}", options, equal)
 
     def jobs(self, seed: int) -> list[DescentJob]:

@@ -1,5 +1,11 @@
-"""The results of a sweep: success rates, and the samples at which half of the runs succeed against the prediction."""
+"""The results of a sweep: success rates, and where half of the runs succeed against the prediction.
 
+The prediction is of the samples of Algorithm 1 (``theory/prediction.py``), or of the updates of AdamW in a first stage
+of one or several levels (``theory/chunks.py``), and so of the largest n that a number of updates is enough for.
+"""
+
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
@@ -12,8 +18,10 @@ from internalize.errors import InputError
 from internalize.intervals import wilson
 from internalize.parity.experiments.crossing import half_crossing
 from internalize.parity.experiments.grid import Kind, option_types
-from internalize.parity.experiments.jobs import cell_schema
-from internalize.parity.options import LATER, StepOptions
+from internalize.parity.experiments.jobs import cell_schema, flat_options
+from internalize.parity.options import LATER, StepOptions, TrainOptions
+from internalize.parity.task.tree import Levels
+from internalize.parity.theory.chunks import chunk_signal
 from internalize.parity.theory.prediction import Setting
 from internalize.storage.conditions import condition, is_value
 from internalize.storage.files import Json
@@ -22,6 +30,8 @@ from internalize.storage.sweep_store import CellStore, kind_of
 
 _AS_PREDICTED: Final = {"curriculum": "log-icot", "mask": "level", "gates": "paper", "preset": "none", "skip": None}
 """The options that the prediction assumes."""
+_UNPREDICTED: Final = ("advance", "threshold", "weight_decay", "eval_every", "eval_samples", "dtype")
+"""Options of train that the prediction of updates does not depend on."""
 
 
 def read_cells(out: Path) -> pl.DataFrame:
@@ -88,14 +98,15 @@ def phase_of(cells: pl.DataFrame, by: Sequence[str]) -> Json:
 
 
 def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
-    """Return the measured and predicted samples for half of the runs, at each value on the horizontal axis.
+    """Return where half of the runs succeed, measured and predicted, at each value on the horizontal axis.
 
-    The list is empty unless the vertical axis is samples. An object has its options, `measured` with `low` and
-    `high` (null if one half is not crossed), `predicted` (null if the prediction does not cover the model) and
-    `deviation`, measured over predicted minus 1.
+    The vertical axis is `samples` for solve, and `steps` or `n` for train; otherwise the list is empty. An object has
+    its options, `measured` with `low` and `high` (null if one half is not crossed), `predicted` (null if the prediction
+    does not cover the model, or is beyond the runs) and `deviation`, measured over predicted minus 1.
     """
     x, y = _check(cells, by)
-    if y != "samples" or "exact_recovery" not in cells.columns or cells[y].has_nulls():
+    solved = "exact_recovery" in cells.columns
+    if y not in (("samples",) if solved else ("steps", "n")) or cells[y].has_nulls():
         return []
     points: list[Json] = []
     for value, own in _panels(cells, by):
@@ -103,15 +114,18 @@ def half_points(cells: pl.DataFrame, by: Sequence[str]) -> list[Json]:
             runs = own.filter(pl.col(x).eq_missing(column) & (pl.col("status") == "done"))
             rates = success_rates(runs, [y])
             trials = [row["cells"] for row in rates]
-            crossing = half_crossing([row[y] for row in rates], [row["successes"] for row in rates], trials)
-            predicted = _predicted(runs)
+            won = [row["successes"] for row in rates]
+            if y == "n":  # success falls with n, and half_crossing expects it to rise
+                won = [cells - own for cells, own in zip(trials, won, strict=True)]
+            crossing = half_crossing([row[y] for row in rates], won, trials)
+            predicted = _predicted(runs) if solved else _predicted_of_training(runs, y)
             point: Json = {x: column} | ({by[2]: value} if len(by) > 2 else {})
             point |= dict.fromkeys(("measured", "low", "high", "deviation")) | {"predicted": predicted}
             if crossing is not None:
                 point |= {"measured": crossing.at, "low": crossing.low, "high": crossing.high}
                 point["deviation"] = crossing.at / predicted - 1 if predicted else None
             points.append(point)
-    return points
+    return points if solved or any(point["predicted"] for point in points) else []
 
 
 def _check(cells: pl.DataFrame, by: Sequence[str]) -> tuple[str, str]:
@@ -137,13 +151,44 @@ def _panels(cells: pl.DataFrame, by: Sequence[str]) -> list[tuple[object, pl.Dat
     return [(value, cells.filter(pl.col(by[2]).eq_missing(value))) for value in cells[by[2]].unique().sort().to_list()]
 
 
+def _predicted_of_training(runs: pl.DataFrame, y: str) -> int | None:
+    """Return the predicted updates per stage, or the largest n for which those of the runs are enough.
+
+    None if the lowest levels are not what these runs skip, if their columns begin equal, or if n is beyond the runs.
+    """
+    default = flat_options(TrainOptions())
+    others = set(default) - {"n", "k", "steps", "batch", "lr", *_UNPREDICTED}
+    own = runs.select(name for name in option_types("train") if name != y).unique()
+    if own.height != 1:
+        return None
+    (setting,) = own.to_dicts()
+    if any(setting.get(name) != default.get(name) for name in others - {y}):
+        return None
+    skip = tuple(int(level) for level in (setting["skip"] or "").split("+") if level)
+    count = len(skip) + 1
+    if skip != tuple(range(1, count)) or (skip and not setting["init_std"]):
+        return None
+
+    def updates(n: int) -> float:
+        return chunk_signal(Levels(n, setting["k"]), count=count).updates(setting["batch"], setting["lr"])
+
+    if y == "steps":
+        return round(found) if setting["n"] > setting["k"] and (found := updates(setting["n"])) < math.inf else None
+    sizes = range(setting["k"] + 1, int(runs["n"].max()) + 1)  # pyright: ignore[reportArgumentType]
+    enough = bisect_right(sizes, setting["steps"], key=updates)
+    return sizes[enough - 1] if 0 < enough < len(sizes) else None
+
+
 def _predicted(runs: pl.DataFrame) -> int | None:
     """Return the predicted samples at which half of these runs succeed; None if there is no prediction."""
     if runs.is_empty():
         return None
     names = [field.name for field in fields(StepOptions)]
     later = [pl.col(field.name).fill_null(field.default) for field in fields(StepOptions) if field.name in LATER]
-    settings = runs.with_columns(later).select(*names, *_AS_PREDICTED).unique().to_dicts()
+    settings = runs.with_columns(later).select(*names, *_AS_PREDICTED, "hidden_loss").unique().to_dicts()
+    for setting in settings:
+        if setting.pop("hidden_loss") and setting["curriculum"] == "none":
+            setting["curriculum"] = "log-icot"  # the prediction is the same
     if len(settings) > 1 or any(settings[0].pop(name) != value for name, value in _AS_PREDICTED.items()):
         return None
     if settings[0]["grid"] == "none" or any(value is None for name, value in settings[0].items() if name != "K"):

@@ -23,6 +23,13 @@ class ParityStage:
     hidden: tuple[int, ...]
     supervised: tuple[int, ...]
     layers: int
+    moving: int | None = None
+    """Layers that a step of Algorithm 1 moves, from the bottom: None stands for all that run."""
+
+    @property
+    def trained(self) -> int:
+        """The layer that a step of Algorithm 1 trains, counted from 0: the highest that it moves."""
+        return (self.moving or self.layers) - 1
 
 
 def parity_stages(levels: Levels, curriculum: Curriculum, *, hidden_loss: bool = False) -> tuple[ParityStage, ...]:

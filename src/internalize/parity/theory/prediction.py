@@ -29,19 +29,21 @@ counts. In units of K, with h the grid, children must lie in [v − h/2, v + h/2
 more children the noise is uncorrelated to leading order (\(E[(1 \pm b_m)^2 b_{c_1} b_{c_2}] = 0\) for even r, and φ′(0) ≠ 0 for
 odd r), so they round independently but for the exact covariance. The same holds for sums modulo p.
 
-**The limit.** At the paper's rate a non-child's step has variance \(2M/B\) in units of K² (\(E z^2 = 1/M\),
-φ′ ≈ 2cz, and (1 + b_m)² averages 2), so its threshold ½ is \(\sqrt{B/(8M)}\) standard deviations away. A stage with
-M keys and N columns has MN entries, whose maximum is near \(\sqrt{2 \ln MN}\). It needs \(B \approx 16\,M \ln(MN)\).
-With k = κn and stages t → ∞ slowly, M → (1 + κ)n while N = κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So
-\(B^*(n)/(n \ln n) \to 32(1 + \kappa)\), which is 48 at k = n/2. The correlation ½ between columns does not change
-this limit: with n keys and n columns \(\sqrt{1/2}\,(x_j + y_{jm})\) attains
-\(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² independent entries, and ½ is the largest
-correlation for which this holds. For fixed k, N is fixed too, and the factor tends to 16. The theorem asks for
-n^{2+ε}.
+**Strict recovery** is the paper's w = K at the children and 0 elsewhere. Softmax does not see the difference, so Theorem
+1 is about recovery up to a shift. With ``strict`` children must lie in [1 − h/2, 1 + h/2] and all others in [−h/2, h/2].
+
+**The limit** is one of this model; it is not proved for Algorithm 1. At the paper's rate a non-child's step has
+variance \(2M/B\) in units of K² (\(E z^2 = 1/M\), φ′ ≈ 2cz, and (1 + b_m)² averages 2), so its threshold ½ is
+\(\sqrt{B/(8M)}\) standard deviations away. A stage with M keys and N columns has MN entries, whose maximum is near
+\(\sqrt{2 \ln MN}\). It needs \(B \approx 16\,M \ln(MN)\). With k = κn and stages t → ∞ slowly, M → (1 + κ)n while N =
+κn/2^{t+1} keeps ln(MN) ~ 2 ln n. So \(B^*(n)/(n \ln n) \to 32(1 + \kappa)\), which is 48 at k = n/2. The correlation ½
+between columns does not change this limit: with n keys and n columns \(\sqrt{1/2}\,(x_j + y_{jm})\) attains
+\(\sqrt{1/2}\,(\max x + \max y) = 2\sqrt{\ln n}\), the same as n² independent entries, and ½ is the largest correlation
+for which this holds. For fixed k, N is fixed too, and the factor tends to 16. The theorem asks for n^{2+ε}.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, cast
 
@@ -50,11 +52,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from internalize.curriculum import Curriculum
 from internalize.errors import InputError
 from internalize.parity.model.link import Link, get_link
 from internalize.parity.options import Grid, Rate, StepOptions, check_epsilon
 from internalize.parity.task.noise import LabelNoise
+from internalize.parity.task.stages import parity_stages
 from internalize.parity.task.tree import Levels
+from internalize.parity.theory.chunks import chunk_signal
 from internalize.parity.theory.freezing import default_amplitude
 from internalize.parity.theory.population import Path, StageGradient, population
 
@@ -62,6 +67,8 @@ Reals = NDArray[np.float64]
 
 DEFAULT_FAILURE: Final = 1e-6
 """Failure probability for which the default number of samples is chosen."""
+_PAPERS: Final = Curriculum()
+"""Log-ICoT, by levels."""
 _MANY: Final = 1e40
 """A number of samples that stands for infinity."""
 
@@ -126,23 +133,26 @@ class Setting(StepOptions):
         """Number of weights in level form, over which an oracle's error is spread."""
         return sum(stage.keys * stage.nodes for stage in self.gradients)
 
-    def stage_log_success(self, stage: int, samples: float) -> float:
-        """Return the log of the modeled probability that a stage recovers its layer, if lower layers are recovered."""
+    def stage_log_success(self, stage: int, samples: float, strict: bool = False) -> float:
+        """Return the log of the modeled probability that a stage recovers its layer, if lower layers are recovered.
+
+        ``strict``: children must round to K and all others to 0, instead of that up to a shift of each column.
+        """
         gradient = self.gradients[stage]
         h = 1 / self.amplitude if self.grid == "1" else 1.0
         scale = self.unit_rates[stage]
         random = (scale * self.oracle_error) ** 2 / self.parameters if self.oracle == "random" else 0.0
         shift = scale * self.oracle_error if self.oracle == "adversarial" else 0.0
         if gradient.keys == self.arity:  # n = k = 2: nothing to learn (unit_rate); all weights must round to one value
-            return _log_same(math.sqrt(random), h, self.arity) if shift < h / 2 else -math.inf
-        columns = _log_success(gradient, scale, samples, h, random, shift)
-        kept = self._log_kept(stage, h / 2, math.sqrt(random)) if random else 0.0
+            return _log_same(math.sqrt(random), h, self.arity) if shift < h / 2 and not strict else -math.inf
+        columns = _log_success(gradient, scale, samples, h, random, shift, strict)
+        kept = self._log_kept(stage, h / 2, math.sqrt(random), strict) if random else 0.0
         return columns + kept if shift < h / 2 else -math.inf
 
-    def _log_kept(self, stage: int, limit: float, deviation: float) -> float:
+    def _log_kept(self, stage: int, limit: float, deviation: float, strict: bool) -> float:
         """Return the log of the probability that a random oracle error alone moves no layer outside training.
 
-        A child's weight must not move in either direction; another weight may fall but not rise.
+        A child's weight must not move in either direction; another weight may fall but not rise, unless ``strict``.
         """
         layers = [gradient for index, gradient in enumerate(self.gradients) if index != stage]
         children = sum(self.arity * gradient.nodes for gradient in layers)
@@ -150,29 +160,29 @@ class Setting(StepOptions):
         tail = math.erfc(limit / deviation / math.sqrt(2))
         if tail >= 1:
             return -math.inf
-        return children * math.log1p(-tail) + others * math.log1p(-tail / 2)
+        return children * math.log1p(-tail) + others * math.log1p(-tail if strict else -tail / 2)
 
-    def log_success(self, samples: float) -> float:
+    def log_success(self, samples: float, strict: bool = False) -> float:
         """Return the log of the modeled probability that a run recovers every layer. Stages are independent."""
-        return sum(self.stage_log_success(stage, samples) for stage in range(self.levels.L))
+        return sum(self.stage_log_success(stage, samples, strict) for stage in range(self.levels.L))
 
-    def samples_for(self, failure: float) -> int | None:
+    def samples_for(self, failure: float, strict: bool = False) -> int | None:
         """Return the least B with at most this modeled failure probability; None if no B has it."""
-        return _samples_for(self, failure)
+        return _samples_for(self, failure, strict)
 
 
 @cache  # takes about a second, and every failed run of a setting needs it for its message
-def _samples_for(setting: Setting, failure: float) -> int | None:
+def _samples_for(setting: Setting, failure: float, strict: bool) -> int | None:
     wanted = math.log1p(-failure)
-    many = next((many for many in (1e15, _MANY) if setting.log_success(many) >= wanted), None)
+    many = next((many for many in (1e15, _MANY) if setting.log_success(many, strict) >= wanted), None)
     if many is None:
         return None
-    if setting.log_success(1) >= wanted:
+    if setting.log_success(1, strict) >= wanted:
         return 1
     low, high = 1.0, many
     while high > low * (1 + 1e-9) and math.ceil(high) > math.ceil(low):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if setting.log_success(middle) >= wanted else (middle, high)
+        low, high = (low, middle) if setting.log_success(middle, strict) >= wanted else (middle, high)
     return math.ceil(high)
 
 
@@ -202,7 +212,9 @@ def _amplitude(levels: Levels, link: Link, rate: Rate, grid: Grid, kept: tuple[f
     return float(default_amplitude(levels, link, rates, integer_grid=grid == "1"))
 
 
-def _log_success(gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float) -> float:
+def _log_success(
+    gradient: StageGradient, scale: float, samples: float, h: float, random: float, shift: float, strict: bool
+) -> float:
     """Return the log of the probability of recovering all columns, each with its share of their common factors."""
     mean = -scale * gradient.mean
     variance = scale**2 * gradient.variance / samples + random
@@ -210,8 +222,7 @@ def _log_success(gradient: StageGradient, scale: float, samples: float, h: float
     skewness = -(scale**3) * gradient.third / samples**2 / variance**1.5
     middle = h * round(-scale * gradient.child_mean / h)
     logs: list[list[float]] = [[] for _ in gradient.columns]
-    for step in range(-3, 4):
-        v = middle + h * step
+    for v in [1.0] if strict else [middle + h * step for step in range(-3, 4)]:
         bounds = [v - h / 2 + shift, v + h / 2 - shift]
         low, high = (_unskewed((bound - mean) / np.sqrt(variance), skewness) for bound in bounds)
         ties: list[float] = []
@@ -221,8 +232,9 @@ def _log_success(gradient: StageGradient, scale: float, samples: float, h: float
             correlation = scale**2 * sibling / samples / float(deviation[0] * deviation[-1])
             ties.append(_log_ties(correlation, low[each], high[each]))
         if max(ties) > -math.inf:
-            threshold = _unskewed((v - 1 + h / 2 - shift - mean) / np.sqrt(variance), skewness)
-            others = _log_others(gradient, threshold, shared / variance)
+            upper = _unskewed((v - 1 + h / 2 - shift - mean) / np.sqrt(variance), skewness)
+            lower = _unskewed((shift - h / 2 - mean) / np.sqrt(variance), skewness) if strict else None
+            others = _log_others(gradient, upper, shared / variance, lower)
             for tie, own in zip(ties, logs, strict=True):
                 own.append(tie + others / gradient.nodes)
     if not logs[0]:
@@ -279,18 +291,21 @@ def _log_tie(correlation: float, one: tuple[float, float], other: tuple[float, f
     return math.log1p(-outside) if outside < 1 else -math.inf
 
 
-def _log_others(gradient: StageGradient, thresholds: Reals, shared: Reals) -> float:
-    """Return the log of P(no non-child reaches its threshold). Keys are independent, and so are columns given a factor.
+def _log_others(gradient: StageGradient, upper: Reals, shared: Reals, lower: Reals | None) -> float:
+    """Return the log of P(no non-child leaves its thresholds). Keys are independent, and so are columns given a factor.
 
-    Each class has its threshold in standard deviations, and the share of its variance that all columns have in common.
+    Each class has its thresholds in standard deviations, the lower one only if it is given, and the share of its
+    variance that all columns have in common.
     """
     below: dict[tuple[int, Path, bool], Reals] = {}
-    for key, threshold, share in zip(gradient.classes, thresholds, shared, strict=True):
-        if key.kind != "child":
-            rest = math.sqrt(max(1 - share, 1e-12))
-            below[key.column, key.path, key.kind == "inside"] = _log_cdf(
-                (threshold - math.sqrt(share) * _FACTOR) / rest
-            )
+    for index, (key, share) in enumerate(zip(gradient.classes, shared, strict=True)):
+        if key.kind == "child":
+            continue
+        common, rest = math.sqrt(share) * _FACTOR, math.sqrt(max(1 - share, 1e-12))
+        inside = _log_cdf((upper[index] - common) / rest)
+        if lower is not None:
+            inside = inside + np.log(-np.expm1(np.minimum(_log_cdf((lower[index] - common) / rest) - inside, -1e-300)))
+        below[key.column, key.path, key.kind == "inside"] = inside
     nothing = np.zeros_like(_FACTOR)
     total = 0.0
     for (column, path), count in gradient.owned.items():
@@ -325,12 +340,15 @@ class Prediction:
     theorem_log10_n: float
     success_probability: float | None = None
     stage_success_probability: tuple[float, ...] | None = None
+    steps: int | None = None
+    samples_total: int | None = None
+    chunk_noise_over_signal: float | None = None
     reason: str | None = None
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers, without the keys that were not requested."""
-        required = ("samples_50", "samples_99", "samples_default")
+        required = ("samples_50", "samples_99", "samples_default", "samples_total")
         return {
             name: list(cast(tuple[float, ...], value)) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
@@ -338,12 +356,68 @@ class Prediction:
         }
 
 
-def predict(setting: Setting, samples: int | None = None, epsilon: float = 1.0) -> Prediction:
-    """Return the exact signal and noise of every stage, and the modeled samples for success and vice versa."""
+def predict(
+    setting: Setting,
+    samples: int | None = None,
+    epsilon: float = 1.0,
+    curriculum: Curriculum = _PAPERS,
+    *,
+    hidden_loss: bool = False,
+) -> Prediction:
+    """Return the exact signal and noise of every level, and the modeled samples for success and vice versa.
+
+    A curriculum differs from Log-ICoT only in its steps, or has no prediction (``without_prediction``):
+
+    - *icot*: the first stage of a level is the stage of Log-ICoT; the others are idle (``freezing.py``).
+    - *cot*, also with transfer: one step. A column sees the true values below its level, as in the stage of that level,
+      and has its rate. All levels share one batch; the model takes them to be independent.
+    - *none* with hidden loss: log2 k steps. What the losses of higher levels add to a layer's step is neglected.
+    """
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1 (B of Algorithm 1)")
     if setting.grid == "none":
         raise InputError("grid=none is not 1 or K: the prediction is that rounding recovers every child (section 2)")
+    steps = len(parity_stages(setting.levels, curriculum)) if not hidden_loss else setting.levels.L
+    found = _of_log_icot(setting, samples, epsilon)
+    if not hidden_loss and (why := without_prediction(curriculum, setting.levels)):
+        none = dict.fromkeys(
+            ("samples_50", "samples_99", "samples_default", "success_probability", "stage_success_probability", "note")
+        )
+        return replace(found, **none, steps=steps, chunk_noise_over_signal=_of_chunk(curriculum, setting), reason=why)
+    if hidden_loss:
+        note = "with hidden loss, the gradient that the levels above add to a layer's step is neglected"
+        found = replace(found, note=f"{note}; {found.note}" if found.note else note)
+    total = found.samples_default
+    return replace(found, steps=steps, samples_total=None if total is None else steps * total)
+
+
+def without_prediction(curriculum: Curriculum, levels: Levels) -> str | None:
+    """Say in one line why a curriculum has no number of samples under Algorithm 1; None if it has one."""
+    if levels.L == 1:
+        return None
+    if curriculum.method == "none":
+        return (
+            "curriculum=none gives one step on the root's loss, which hardly depends on the secret set (Proposition 1)"
+        )
+    if curriculum.skip:
+        return (
+            f"skip={curriculum.skip}: a stage takes one step, which cannot train the layers of two levels, and the "
+            "columns of a skipped level stay equal"
+        )
+    return None
+
+
+def _of_chunk(curriculum: Curriculum, setting: Setting) -> float | None:
+    """Return noise over signal of layer 1 in a first stage of several levels; None if it has one, or no signal."""
+    levels = setting.levels
+    first = parity_stages(levels, curriculum)[0].layers
+    if first == 1 or levels.n == levels.k:
+        return None
+    found = chunk_signal(levels, get_link(setting.link), first)
+    return found.noise[0] / found.signal[0] if found.signal[0] > 0 else None
+
+
+def _of_log_icot(setting: Setting, samples: int | None, epsilon: float) -> Prediction:
     stages = [setting.stage_log_success(stage, samples) for stage in range(setting.levels.L)] if samples else None
     return Prediction(
         signal=tuple(gradient.signal for gradient in setting.gradients),
@@ -386,7 +460,7 @@ def impossible(setting: Setting) -> str | None:
 
 
 def limit_factor(ratio: float) -> float:
-    """Return the limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
+    """Return the model's limit of B*(n)/(n ln n) for k = ratio · n: 32(1 + ratio), derived above; 48 at k = n/2."""
     return 32 * (1 + ratio)
 
 

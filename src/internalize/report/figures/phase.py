@@ -16,7 +16,7 @@ from internalize.storage.files import Json
 def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) -> Drawing:
     """Draw a heat map of the share of successes.
 
-    If the vertical axis is the number of samples, mark the predicted and measured numbers for one half in each column.
+    Mark the predicted and measured numbers for one half in each column, if there are any.
 
     Args:
         rows: the rows of `success_rates`, grouped by the same options.
@@ -34,11 +34,14 @@ def draw_phase(rows: Sequence[Json], half: Sequence[Json], by: Sequence[str]) ->
             _mark(axes, [point for point in half if len(by) < 3 or point[by[2]] == value], columns, x)
             if len(by) > 2:
                 axes.set_title(f"{by[2]} = {_label(value)}", pad=16 if half else 6, **PLAIN)
-        all_axes[0].set_ylabel("samples per stage" if y == "samples" else y)
+        all_axes[0].set_ylabel({"samples": "samples per stage", "steps": "updates per stage"}.get(y, y))
         bar = figure.colorbar(ScalarMappable(cmap=WEIGHTS), ax=list(all_axes), pad=0.01, aspect=30)
         bar.set_label("share of runs that succeed")
         if half:
-            figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+            named = {
+                name: own for axes in all_axes for own, name in zip(*axes.get_legend_handles_labels(), strict=True)
+            }
+            figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2)
     told = _in_words(half, by)
     runs = [row["cells"] - row["failed"] for row in rows]
     most = f"{min(runs)} to {max(runs)}" if min(runs) != max(runs) else str(runs[0])
@@ -126,4 +129,4 @@ def _in_words(points: Sequence[Json], by: Sequence[str]) -> str:
             texts.append(f"{where}: {point['deviation']:+.1%} ({low:+.1%} … {high:+.1%})")
     if not texts:
         return ""
-    return f" Relative deviation of measured from predicted samples for one half (95 % intervals): {'; '.join(texts)}."
+    return f" Relative deviation of measured from predicted {by[1]} for one half (95 % intervals): {'; '.join(texts)}."

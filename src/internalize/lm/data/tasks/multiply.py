@@ -70,6 +70,11 @@ class _Multiplication(Task):
     def _chain(self, partials: list[int], steps: list[str]) -> tuple[list[str], tuple[int, ...] | None]:
         """Return all steps, given those of the partial products, and their levels if they are known."""
 
+    def implied(self, example: Example, step: int, text: str) -> str:
+        """Return the answer with another value of a step: each partial product and each sum is added to the rest."""
+        change = _value(text) - _value(example.steps[step])
+        return self._reversed(_value(example.answer) + change, self.digits - 1)
+
     def _reversed(self, number: int, i: int) -> str:
         """Return the digits of a sum of partial products up to i, least significant first, separated by spaces."""
         return " ".join(f"{number:0{self.digits + 1 + i}}"[::-1])
@@ -109,3 +114,8 @@ class MultiplyTree(_Multiplication):
             levels += [levels[-1] + 1] * len(pairs)
             row = pairs + row[len(pairs) * 2 :]
         return steps, tuple(levels)
+
+
+def _value(text: str) -> int:
+    """Return the number in a step or an answer, whose digits are least significant first."""
+    return int("".join(filter(str.isdigit, text))[::-1])

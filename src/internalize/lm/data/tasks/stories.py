@@ -57,6 +57,10 @@ class Stories(Task):
         drawn = words(self.seed, stream, start * row, count * row).reshape(count, row)
         return [self._write(row.tolist()) for row in drawn]
 
+    def implied(self, example: Example, step: int, text: str) -> str:
+        """Return the answer with another result of a step. The later sums continue from it."""
+        return str(int(example.answer) + _result(text) - _result(example.steps[step]))
+
     def _write(self, drawn: list[int]) -> Example:
         """Return the example of these random words: name, thing, number of changes, first number, then the changes."""
         name, thing = NAMES[drawn[0] % len(NAMES)], COUNTED[drawn[1] % len(COUNTED)]
@@ -76,3 +80,8 @@ class Stories(Task):
             have = now
         told.append(f"How many {thing} does {name} have?")
         return Example(" ".join(told), tuple(steps), str(have))
+
+
+def _result(step: str) -> int:
+    """Return the result of a sum such as ``<<37+45=82>>``."""
+    return int(step.strip("<>").partition("=")[2])
