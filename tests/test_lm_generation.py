@@ -12,6 +12,7 @@ from internalize.lm.options import CurriculumOptions
 from internalize.lm.probe.states import Budget
 from internalize.lm.stages.chains import TextFormat, word_tokenizer
 from internalize.lm.stages.removal import TextStages
+from internalize.lm.training import generation
 from internalize.lm.training.generation import Answers, _unwrapped, generate_answers, generate_rows
 from tests.lm_ragged import ARCHITECTURES, CHAINS, CURRICULA, DELETE, EXAMPLES, TEXT, TOKENIZER, make, measured
 
@@ -127,7 +128,7 @@ def test_a_short_chain_may_show_steps_when_the_longest_is_hidden(monkeypatch: py
         whole = (stages.at_stage(c, stage).tokens for c in chains)
         return [row[len(stages.prompt(c, stage).tokens) :] for c, row in zip(chains, whole, strict=True)]
 
-    monkeypatch.setattr("internalize.lm.training.generation.generate_rows", write_the_truth)
+    monkeypatch.setattr(generation, "generate_rows", write_the_truth)
     for stage in range(stages.count):
         assert generate_answers(make("gpt2"), text, stages, LEVELED, stage).answers == ["x", "y"]
     assert Budget.of(stages, 4).stage == stages.last

@@ -25,7 +25,7 @@ def finished(path: Path, exact: float, evaluations: list[tuple[int, int, float]]
         run.append_metrics({"step": step, "stage": stage, "exact_match": accuracy})
     records = [{"stage": stage + 1, "steps": 10 + stage} for stage in range(stages)]
     result = {"exact_match": exact, "word_match": (1 + exact) / 2, "examples": 200, "stages": records, "steps": 40}
-    run.finish({**result, "tokens": 1001, "tokens_per_answer": 3.0, "seconds": 2.0})
+    run.finish({**result, "tokens": 1001, "flops": 2e9, "tokens_per_answer": 3.0, "seconds": 2.0})
 
 
 def found_row(setting: MethodSetting, seeds: tuple[int, ...], out: Path) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_row_of_finished_runs(tmp_path: Path):
          "steps": steps}
         for seed, exact, after, steps in ((0, 1.0, 20, [10, 11]), (1, 0.98, None, [10, 11]), (2, 0.5, None, [10]))
     ]  # fmt: skip
-    costs = {"stage_steps": 7, "steps": 40, "tokens": 1001, "tokens_per_answer": 3.0, "seconds": 2.0}
+    costs = {"stage_steps": 7, "steps": 40, "tokens": 1001, "flops": 2e9, "tokens_per_answer": 3.0, "seconds": 2.0}
     solved = {"solved": 1, "reached": 2, "steps_to_99": None, "steps_after_explicit": None}  # one of three
     assert row == costs | solved | {
         "method": "log-icot", "budget": "steps", "seeds": 3, "stages": 2, "attempts": pytest.approx(5 / 3),

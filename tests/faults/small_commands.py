@@ -94,6 +94,7 @@ _READERS: Final = (
     Command("runs", "runs SEEDS", resumes=False, out=False),
     Command("bench", "bench --only literal --repeats 1"),
     Command("lm certify", "lm certify MODEL --examples 64 --only answer", resumes=False),
+    Command("lm patch", "lm patch MODEL --examples 64", resumes=False),  # refused: the model answers too few questions
     Command("lm ask", "lm ask MODEL 0 1", resumes=False, file="answers.jsonl"),
     Command("lm data --check", "lm data --check EXAMPLES/examples.jsonl", resumes=False, out=False),
     Command("--help", "--help", resumes=False, out=False),

@@ -11,7 +11,7 @@ from internalize.commands.console import say, use_device
 
 @command
 class LmPatch(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
-    """Test whether a model uses its hidden steps: exchange one between two questions, and read the answer.
+    """Test whether a model uses its hidden steps.
 
     For every hidden step and every layer, the step's state of one question is put into another question, at the
     positions where `lm probe` reads the step. Interchange is the share of the answers that become what the exchanged
@@ -19,7 +19,7 @@ class LmPatch(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     should change the answer, and both questions are answered correctly. The table has the layer that the probe names:
     the first at which it reads the step.
 
-    It works for generated tasks that say what a step implies: parity, multiply, multiply-tree, stories.
+    It works for generated tasks that say what a step implies: parity, multiply, multiply-tree, stories, words.
 
     Examples:
       internalize lm train --stop-at 0.99 --out runs/parity
@@ -32,7 +32,7 @@ class LmPatch(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of a run of `lm train`, or of a model that it wrote."""
     examples: int = 512
-    """Largest number of different questions to use."""
+    """Largest number of different questions to exchange steps between."""
     figure: Path | None = None
     """Folder for a figure of the interchange, by layer and step."""
     seed: int = 0
