@@ -42,7 +42,7 @@ class LmPatch(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
         """Exchange, show, keep and draw."""
         from internalize.commands.lm_probe import probeable
         from internalize.commands.progress import ProgressDisplay
-        from internalize.lm.probe.patch import patch
+        from internalize.lm.probe.patch import open_patchable, patch
         from internalize.lm.probe.probed_models import open_probed_models
         from internalize.lm.training.quiet import quiet_transformers
 
@@ -52,8 +52,9 @@ class LmPatch(HeldOutOption, KeptOption, SeedOption, DeviceOptions):
             probeable(self.run), self.data, self.examples, stage="last", seed=self.seed, device=device, say=say
         )
         config = {"run": str(self.run), "data": kept.data, "examples": self.examples, "seed": self.seed}
+        patchable = open_patchable(kept)
         with self.keeping("lm-patch", config) as keep, ProgressDisplay("lm patch") as progress:
-            result = patch(kept, progress.show)
+            result = patch(patchable, progress.show)
             if self.figure is not None:
                 from internalize.report.figures.patching import draw_patching
 

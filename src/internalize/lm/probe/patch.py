@@ -66,39 +66,56 @@ def exchanges(task: Task, examples: Sequence[Example], right: Sequence[bool], st
     return found
 
 
-def patch(
-    kept: ProbedModels,
-    report: Callable[[int, int, str], None] = lambda done, total, seen: None,
-) -> Json:
-    """Exchange every hidden step at every layer in the final model, and return what ``--json`` prints.
+@dataclass(frozen=True)
+class Patchable:
+    """A model that answers enough questions correctly, with its states on them."""
 
-    Args:
-        kept: the models and the data. The final model is used, at its last stage.
-        report: called with exchanges done, exchanges to do, and a message about the last one.
-    """
-    began = time.perf_counter()
+    kept: ProbedModels
+    task: Task
+    model: Any
+    sequences: Sequences
+    readings: Readings
+    right: list[bool]
+    """Whether the model answers each question correctly with everything hidden."""
+
+
+def open_patchable(kept: ProbedModels) -> Patchable:
+    """Load the final model and ask it all questions. Refuse data and models for which exchanges mean nothing."""
     if not is_task(kept.data):
         raise InputError(f"{kept.data}: only a generated task says what an exchanged step implies; give its --data")
     task, stages, examples = get_task(kept.data, kept.seed), kept.stages, kept.examples
     if not examples[0].steps or task.implied(examples[0], 0, examples[0].steps[0]) is None:
         raise InputError(f"{kept.data}: this task does not say what an exchanged step implies")
     model = kept.model(kept.final)
-    budget = Budget.at(stages, stages.count)
-    sequences = sequences_of(kept, budget)
-    readings = read_states(model, sequences)
-    answers = generate_answers(model, kept.text, stages, examples, stages.last)
-    right = answers.right(examples)
+    right = generate_answers(model, kept.text, stages, examples, stages.last).right(examples)
     if sum(right) < FEWEST:
         raise InputError(
             f"the model answers only {sum(right)} of {len(examples)} questions correctly with everything hidden; "
             f"exchanges need at least {FEWEST}"
         )
+    sequences = sequences_of(kept, Budget.at(stages, stages.count))
+    return Patchable(kept, task, model, sequences, read_states(model, sequences), right)
+
+
+def patch(
+    patchable: Patchable,
+    report: Callable[[int, int, str], None] = lambda done, total, seen: None,
+) -> Json:
+    """Exchange every hidden step at every layer, and return what ``--json`` prints.
+
+    Args:
+        patchable: the model, its data and its states.
+        report: called with exchanges done, exchanges to do, and a message about the last one.
+    """
+    began = time.perf_counter()
+    kept, sequences, readings, right = patchable.kept, patchable.sequences, patchable.readings, patchable.right
+    examples, model = kept.examples, patchable.model
     # States at the end of the last layer lead to no other position, so there is nothing to exchange.
     layers, steps = len(readings.states) - 1, len(kept.levels)
     shift = 1 + int(words(kept.seed, "patch", 0, 1)[0] % (len(examples) - 1))
     rows: list[Json] = []
     for step in range(steps):
-        pairs = exchanges(task, examples, right, step, shift)
+        pairs = exchanges(patchable.task, examples, right, step, shift)
         places = _places(sequences, step)
         if places is None or not pairs.base:
             continue
