@@ -13,7 +13,9 @@ from torch import nn
 from transformers import GPT2Config
 
 from internalize import InputError
+from internalize.lm import Internalization
 from internalize.lm.data.example import Example
+from internalize.lm.data.readers import write_examples
 from internalize.lm.options import CurriculumOptions
 from internalize.lm.stages.chains import Chain, TextFormat, word_tokenizer
 from internalize.lm.stages.removal import IGNORED, Row, TextStages
@@ -247,3 +249,17 @@ def test_a_thinned_model_is_trained_stored_and_asked(tmp_path: Path):
     assert [stage["hidden"] for stage in found["stages"]] == [0, 1, 2]
     budgets = {each["hidden"]: each["exact_match"] for each in result["budgets"]}
     assert budgets.keys() == {0, 1, 2}
+
+
+def test_steps_without_a_recognizable_end_are_refused(tmp_path: Path):
+    """A template with a mark after each step helps, and deletion needs no mark."""
+    write_examples(tmp_path / "data.jsonl", [Example(f"{i}", ("u v", "w", "u"), "x") for i in range(64)])
+    (tmp_path / "marked.json").write_text(
+        '{"after_question": " ||", "before_step": " ", "after_step": " ;", "before_answer": " #### "}'
+    )
+    options = replace(TINY, data=str(tmp_path / "data.jsonl"), method="thin", eval_examples=8)
+    with pytest.raises(InputError, match='cannot tell where a written step ends.*"after_step": " ;"'):
+        Internalization(options)
+    work = Internalization(replace(options, template=str(tmp_path / "marked.json")))
+    assert work.stages.step_end == StepEnd(token=work.tokenizer.convert_tokens_to_ids(";"))
+    assert Internalization(replace(options, removal="delete")).stages.step_end is None

@@ -88,7 +88,8 @@ class Internalization:
         if options.thins and options.padded and self.stages.step_end is None:
             raise InputError(
                 "thinning cannot tell where a written step ends: the steps have different numbers of tokens, and no last "
-                "token of their own; end each step with the same mark, as --template lines does"
+                "token of their own; end each step with the same mark, with --template lines or, for a new model, with a "
+                'template file that has "after_step": " ;"'
             )
         measured = [*some, *long, *leveled[len(sample) :]]
         chains = self.text.chains(measured)
