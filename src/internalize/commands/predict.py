@@ -9,7 +9,7 @@ from internalize.commands.common_options import KeptOption, SeedOption, command
 from internalize.commands.console import Flag, print_facts, print_json, print_table, print_text
 from internalize.curriculum import Curriculum, Method
 from internalize.errors import InputError
-from internalize.parity.options import StepOptions, without_later
+from internalize.parity.options import SolveOptions, StepOptions, without_later
 
 
 @command
@@ -51,6 +51,7 @@ class Predict(KeptOption, SeedOption):
         options, schedule = asdict(self.options), Curriculum(self.curriculum, skip=self.skip)
         if self.hidden_loss and self.curriculum != "none":
             raise InputError(f"hidden_loss needs --curriculum none; {self.curriculum} does not hide every node at once")
+        SolveOptions(**options, curriculum=self.curriculum, skip=self.skip, hidden_loss=self.hidden_loss)  # or refuse
         found = predict(
             Setting(**options), self.samples, self.epsilon, schedule, hidden_loss=self.hidden_loss
         ).to_json()

@@ -313,6 +313,11 @@ class SolveOptions(MaskOption, StepOptions):
             raise InputError(f"modulus={self.modulus} needs the paper's mask and gates, and layers")
         if self.transfer and self.curriculum != "cot":
             raise InputError(f"transfer belongs to --curriculum cot: {self.curriculum} trains the layers themselves")
+        if self.noise and self.curriculum == "cot" and self.k > self.arity:
+            raise InputError(
+                f"noise={self.noise}: with --curriculum cot later nodes see the wrong labels, too, and no rate is calibrated "
+                "for that; use another curriculum, or train"
+            )
         if self.hidden_loss and self.modulus != 2:
             raise InputError(f"modulus={self.modulus}: hidden_loss is for modulus 2")
         if self.hidden_loss and (self.curriculum, self.mask, self.gates) != ("none", "level", "paper"):

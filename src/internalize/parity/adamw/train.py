@@ -232,7 +232,7 @@ def check_finished(run: Run) -> None:
     options = options_of(run)
     wanted = {name: tuple(p.shape[1:]) for name, p in named_parameters(make_model(options, [0])).items()}
     if options.transfer:
-        wanted = dict(weight_shapes(Levels(options.n, options.k), "level"))
+        wanted = dict(weight_shapes(Levels.of(options), "level"))
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     where = run.path / "weights.safetensors"
     for name in {**wanted, **found}:

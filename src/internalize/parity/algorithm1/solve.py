@@ -260,7 +260,7 @@ def _reason(options: SolveOptions, result: SolveResult, levels: Levels) -> str:
 
 def _departure(options: SolveOptions, stage: int) -> str | None:
     """Say which condition of recovery a request drops; None if none. Gates matter only after the first stage."""
-    if not options.hidden_loss and (why := without_prediction(options.schedule(), Levels(options.n, options.k))):
+    if not options.hidden_loss and (why := without_prediction(options.schedule(), Levels.of(options))):
         return why
     if options.gates == "ones" and stage > 1:
         return "with gates=ones every layer overwrites the input bits, which collapse (Lemma 1)"

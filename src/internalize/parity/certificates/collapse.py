@@ -65,7 +65,9 @@ def noise(world: World) -> Finding:
     vacuous.
     """
     if world.levels.L == 1:
-        return not_applicable("k=2 has no second layer")
+        return not_applicable("the tree has no second layer")
+    if world.tree.arity != 2:
+        return not_applicable(f"section 3.2 is about nodes of two children, these have {world.tree.arity}")
     ratio, _ = _noise(world, world.gates[0])
     opened, spread = _noise(world, torch.ones_like(world.gates[0]))
     reason = f"with every gate open, the noise is {spread * world.tree.n:.2g}/n, {opened:.3g} times the signal"

@@ -133,7 +133,7 @@ def _read(run: Run) -> Ingredients:
         "visible": named_mask(model.mask, levels),
         "gates": _learned(tensors, learned, levels, where) if learned else named_gates(model.gates, levels),
         "stages": stages,
-        "curriculum": described(schedule),
+        "curriculum": described(schedule, hidden_loss=model.hidden_loss),
     }
 
 
@@ -151,10 +151,11 @@ def _of_algorithm(options: SolveOptions, tree: ParityTree) -> Ingredients:
     }
 
 
-def described(schedule: Curriculum) -> str:
+def described(schedule: Curriculum, *, hidden_loss: bool = False) -> str:
     """Return the method of a curriculum, with what sets it apart from the paper's."""
     without = " and ".join(map(str, schedule.skip))
-    return schedule.method + (f" without a stage for level {without}" if without else "")
+    found = schedule.method + (f" without a stage for level {without}" if without else "")
+    return f"{found} with hidden loss" if hidden_loss else found
 
 
 def _snapshots(run: Run, levels: Levels, options: SolveOptions) -> Sequence[Sequence[Tensor]]:

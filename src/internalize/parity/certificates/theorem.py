@@ -65,7 +65,7 @@ def oracle(world: World) -> Finding:
     the samples if with that bound e is below the theorem's error. *Layers above.* Their gradient is 0, so they stay 0
     if η_t e is less than half a grid step, which is never less than the margin. ∎
     """
-    if why := step_unknown(world):
+    if why := _other_samples(world) or step_unknown(world):
         return not_applicable(why)
     found: list[tuple[float, str]] = []
     allowed = world.tree.n ** -(2 + world.epsilon / 8)
@@ -94,8 +94,10 @@ def probability(world: World) -> Finding:
     and the share of failures among a few runs with other seeds, if these are quick. Without such runs nothing is
     measured, so the verdict is vacuous. For fewer samples than n^{2+ε} the theorem says nothing.
     """
-    if world.departure or not world.ranges:
-        return not_applicable(world.departure or "which samples each stage used is not known")
+    if why := _other_samples(world) or world.departure:
+        return not_applicable(why)
+    if not world.ranges:
+        return not_applicable("which samples each stage used is not known")
     if not world.masked_and_gated_as_printed:
         return not_applicable("the model does not have the paper's mask and gates, which runs with other seeds have")
     setting, levels, B = world.algorithm, world.levels, min(count for _, count in world.ranges)
@@ -115,6 +117,15 @@ def probability(world: World) -> Finding:
         failure = max(failure, failed / _TRIALS)
         reason += f"; {failed} of {_TRIALS} runs with other seeds failed"
     return Finding(failure, bound, reason, vacuous=bound >= 1 or not seeds, seeds=tuple(seeds))
+
+
+def _other_samples(world: World) -> str | None:
+    """Say why the theorem's number of samples is not about this tree; None if it is."""
+    if world.tree.arity == 2:
+        return None
+    return (
+        f"with {world.tree.arity} children per node other numbers of samples are needed than n^(2+ε) (docs/worlds.md)"
+    )
 
 
 @torch.no_grad()

@@ -164,13 +164,18 @@ def _predicted_of_training(runs: pl.DataFrame, y: str) -> int | None:
     (setting,) = own.to_dicts()
     if any(setting.get(name) != default.get(name) for name in others - {y}):
         return None
+    if any(setting.get(name) for name in LATER - {"skip", "init_std", y}):
+        return None  # the rule is about the paper's trees, labels and loss
     skip = tuple(int(level) for level in (setting["skip"] or "").split("+") if level)
     count = len(skip) + 1
     if skip != tuple(range(1, count)) or (skip and not setting["init_std"]):
         return None
 
     def updates(n: int) -> float:
-        return chunk_signal(Levels(n, setting["k"]), count=count).updates(setting["batch"], setting["lr"])
+        levels = Levels(n, setting["k"])
+        return (
+            chunk_signal(levels, count=count).updates(setting["batch"], setting["lr"]) if levels.complete else math.inf
+        )
 
     if y == "steps":
         return round(found) if setting["n"] > setting["k"] and (found := updates(setting["n"])) < math.inf else None

@@ -45,6 +45,7 @@ makes T too large), the time in which columns part, and the random walk of the o
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -52,6 +53,9 @@ from torch import Tensor
 from internalize.errors import InputError
 from internalize.parity.model.link import COSINE, Link
 from internalize.parity.task.tree import Levels
+
+_ROUNDING: Final = 1e3 * 2**-53
+"""A signal below this share of the terms that it is the sum of is lost in their rounding, and counts as 0."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ def chunk_signal(levels: Levels, link: Link = COSINE, count: int = 2) -> ChunkSi
                 between = sum((N[i + 1] * slopes[i] * change[i] for i in range(layer + 1, h)), torch.ones_like(s))
                 change[h] = between / M[h]
             G = G * change[count - 1] * slopes[layer]
-        signal.append(float(law @ ((inside - outside) * G)))
+        terms = law * ((inside - outside) * G)
+        found = float(terms.sum())
+        signal.append(found if abs(found) > _ROUNDING * float(terms.abs().sum()) else 0.0)
         # E[(nodes y − Σ b_m)^q (b_j − z)^q] given u, with b_j² = b_m² = 1, j outside the tree and m, m' different nodes.
         error, square = nodes * y[-1], 1 + z[layer] ** 2
         mean = error * (one - z[layer]) - nodes * (outside - z[layer] * own)

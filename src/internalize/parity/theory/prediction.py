@@ -411,7 +411,8 @@ def _of_chunk(curriculum: Curriculum, setting: Setting) -> float | None:
     """Return noise over signal of layer 1 in a first stage of several levels; None if it has one, or no signal."""
     levels = setting.levels
     first = parity_stages(levels, curriculum)[0].layers
-    if first == 1 or levels.n == levels.k:
+    papers = setting.arity == 2 and setting.modulus == 2 and not setting.noise and levels.complete
+    if first == 1 or levels.n == levels.k or not papers:
         return None
     found = chunk_signal(levels, get_link(setting.link), first)
     return found.noise[0] / found.signal[0] if found.signal[0] > 0 else None
