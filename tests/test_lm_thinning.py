@@ -36,7 +36,7 @@ def row_of(stages: TextStages, chain: Chain, stage: int) -> Row:
 
 
 def test_thinning_keeps_every_second_step():
-    """Of 15 steps 8, 12, 14 and then all are hidden, as by Log-ICoT on a tree. Slots stand in place."""
+    """The stages hide 0, 8, 12, 14 and 15 of 15 steps, as Log-ICoT does on a tree. Slots take their places."""
     c = chain(*[1] * 15)
     stages = stages_of(c, method="thin")
     assert stages.hidden == (0, 8, 12, 14, 15)

@@ -45,7 +45,7 @@ class TreeOptions:
     arity: int = 2
     """Number of children of a node. k must be 1 more than a multiple of arity - 1."""
     modulus: int = 2
-    """What sums are taken modulo: 2 is parity. 3 and 5 need arity 2 and true labels, and have a link of their own."""
+    """The modulus of the sums; 2 is parity. 3 and 5 need arity 2 and true labels, and use another link function."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class MethodCost:
     planned: tuple[int, ...]
     """The stages of the method; of adaptive, those without a stall."""
     each: Mapping[Budget, StageCosts]
-    """What a training sequence is expected to cost, in tokens and in flops."""
+    """The expected cost of a training sequence, in tokens and in floating-point operations (flops)."""
     per_epoch: int | None
     """Updates per epoch; None for data without epochs."""
 

@@ -27,7 +27,7 @@ def is_interleaved(stages: TextStages, stage: int) -> bool:
 
 @dataclass
 class _Writing:
-    """What a model has written of one example."""
+    """The tokens that a model has written for one example, and the rule for the slots that follow them."""
 
     gaps: Sequence[int]
     end: StepEnd
