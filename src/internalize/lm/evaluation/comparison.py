@@ -153,8 +153,8 @@ class ComparisonRow:
         exact = over_seeds([float(result["exact_match"]) for result in results], results[0]["examples"])
         each = [asdict(one) for one in self.each]
         means = {
-            key: statistics.fmean(result.get(key, 0) for result in results)  # older runs lack flops
-            for key in ("steps", "tokens", "flops", "tokens_per_answer", "seconds")
+            key: statistics.fmean(result[key] for result in results)
+            for key in ("steps", "tokens", "tokens_per_answer", "seconds")
         }
         return {
             "method": self.setting.method,
@@ -171,7 +171,7 @@ class ComparisonRow:
             "stage_steps": self.setting.stage_steps,
             "steps": round(means["steps"]),
             "tokens": round(means["tokens"]),
-            "flops": means["flops"] or None,
+            "flops": mean_of(results, "flops"),
             "tokens_per_answer": means["tokens_per_answer"],
             "steps_to_99": median_of(solved, "step"),
             "steps_after_explicit": median_of(each, "after_explicit"),
